@@ -1,0 +1,187 @@
+"""Applies one aten op to JAX arrays: by its lowering, else by PyTorch's decomposition, expanded when the program is built."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+import torch.utils._pytree as pytree
+from torch._decomp import decomposition_table
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from torch_xla._src.ops import dtypes
+from torch_xla._src.ops.registry import OutSpec, lookup
+
+
+class NoLowering(Exception):
+    """The op has neither a lowering nor a decomposition: only PyTorch's CPU kernel can compute it."""
+
+
+@cache
+def load_families() -> None:
+    """Imports every op family, filling the table."""
+    package = importlib.import_module("torch_xla._src.ops")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"torch_xla._src.ops.{module.name}")
+
+
+@cache
+def decomposition(overload: Any) -> Any | None:
+    """PyTorch's own decomposition of `overload`, or None."""
+    if overload in decomposition_table:
+        return decomposition_table[overload]
+    if overload.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
+        return overload.decompose
+    return None
+
+
+def how(overload: Any) -> str:
+    """How `overload` is computed: "native", "decomposed" or "fallback"."""
+    load_families()
+    return "native" if lookup(overload) else "decomposed" if decomposition(overload) else "fallback"
+
+
+def specs_of(outputs: Any) -> list[OutSpec | None]:
+    """OutSpecs of the (meta) tensors in an op's outputs, flattened; None where the op returns no tensor."""
+    leaves = pytree.tree_leaves(outputs, is_leaf=lambda x: x is None)
+    return [
+        OutSpec(tuple(o.shape), dtypes.numpy_dtype(o.dtype)) if isinstance(o, torch.Tensor) else None for o in leaves
+    ]
+
+
+def lower(overload: Any, args: Any, kwargs: Any, specs: list[OutSpec | None], key: Any = None) -> list[Any]:
+    """The outputs (flattened) of `overload` on JAX arrays, in the shapes and dtypes of `specs`.
+
+    key: PRNG key for ops that draw random numbers. Raises NoLowering where only the CPU kernel can compute it.
+    """
+    load_families()
+    lowering = lookup(overload)
+    if lowering is None:
+        outputs = _decompose(overload, args, kwargs, key)
+    else:
+        extra: list[Any] = [key] if lowering.random else []
+        if lowering.specs:
+            extra.append(specs[0] if len(specs) == 1 else specs)
+        outputs = lowering.fn(*extra, *args, **kwargs)
+    flat = pytree.tree_leaves(outputs, is_leaf=lambda x: x is None)
+    return [_conform(overload, out, spec) for out, spec in zip(flat, specs, strict=True)]
+
+
+def _conform(overload: Any, out: Any, spec: OutSpec | None) -> Any:
+    if spec is None:
+        return out
+    if out is None:  # an output the caller masked out (gradient not asked for) that the meta kernel still describes
+        return jnp.zeros(spec.shape, spec.dtype)
+    out = dtypes.cast(out, spec.dtype)
+    assert out.shape == spec.shape, f"lowering of {overload}: shape {out.shape}, PyTorch says {spec.shape}"
+    return out
+
+
+# Note [Expanding a decomposition]
+# PyTorch's decompositions are written for torch tensors and may take views and write in place. They are run once, while
+# the program is built, on functional wrappers (C++ functionalization turns views and writes into pure ops) around
+# `_Traced` tensors, which stand on device meta and carry a JAX value. `_Expand` lowers each op they send.
+
+
+class _Traced(torch.Tensor):
+    """A meta tensor that carries the JAX array it stands for."""
+
+    array: jax.Array
+
+    @staticmethod
+    def of(array: jax.Array) -> _Traced:
+        dtype = dtypes.torch_dtype(array.dtype)
+        tensor = torch.Tensor._make_wrapper_subclass(_Traced, array.shape, dtype=dtype, device="meta")
+        tensor.array = array
+        return tensor
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise AssertionError(f"{func} reached a traced tensor outside of the expansion")
+
+
+def _wrap(array: jax.Array) -> torch.Tensor:
+    """What ops called by a decomposition return: functional, or bare while functionalization is already running."""
+    if torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.Functionalize):
+        return _Traced.of(array)
+    return torch._to_functional_tensor(_Traced.of(array))
+
+
+class _Expand(TorchDispatchMode):
+    """Lowers every op called under it. See Note [Expanding a decomposition]."""
+
+    def __init__(self, key: Any) -> None:
+        super().__init__()
+        self.key, self.draws = key, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _ALIASES:
+            return args[0]
+        metas = pytree.tree_map(_to_meta, (args, kwargs or {}))
+        with torch.utils._python_dispatch._disable_current_modes():
+            outputs = func(*metas[0], **metas[1])
+        if not any(isinstance(o, torch.Tensor) for o in pytree.tree_leaves(outputs)):
+            return outputs
+        arrays = pytree.tree_map(_to_array, (args, kwargs or {}))
+        self.draws += 1
+        key = None if self.key is None else jax.random.fold_in(self.key, self.draws)
+        flat = lower(func, *arrays, specs_of(outputs), key)
+        _, tree = pytree.tree_flatten(outputs, is_leaf=lambda x: x is None)
+        return pytree.tree_unflatten([None if a is None else _wrap(a) for a in flat], tree)
+
+
+_aten = torch.ops.aten
+_ALIASES = {_aten.detach_copy.default, _aten.alias_copy.default, _aten.lift_fresh.default, _aten.lift_fresh_copy.default}
+_ALIASES |= {_aten.detach.default, _aten.alias.default}
+
+
+def _to_meta(x: Any) -> Any:
+    if isinstance(x, torch.Tensor):
+        return torch.empty(x.shape, dtype=x.dtype, device="meta")
+    return torch.device("meta") if isinstance(x, torch.device) else x
+
+
+def _to_array(x: Any) -> Any:
+    if isinstance(x, _Traced):
+        return x.array
+    if isinstance(x, torch.Tensor):  # a constant that the decomposition made on the host
+        return jnp.asarray(x.detach().numpy())
+    return x
+
+
+def _decompose(overload: Any, args: Any, kwargs: Any, key: Any) -> Any:
+    fn = decomposition(overload)
+    if fn is None or overload in _expanding:  # a decomposition that ends in the op itself is none
+        raise NoLowering(str(overload))
+    _expanding.append(overload)
+    try:
+        return _expand(fn, args, kwargs, key)
+    finally:
+        _expanding.pop()
+
+
+_expanding: list[Any] = []
+
+
+def _expand(fn: Any, args: Any, kwargs: Any, key: Any) -> Any:
+    include, exclude = (torch._C.DispatchKeySet(k) for k in (torch._C.DispatchKey.BackendSelect, torch._C.DispatchKey.Undefined))
+    # The program may be built in the middle of a dispatch (`.item()`): start from a clean thread-local dispatch state.
+    with torch._C._ForceDispatchKeyGuard(include, exclude), torch.no_grad(), _Expand(key):
+        wrap = lambda x: _wrap(dtypes.cast(x, x.dtype)) if isinstance(x, jax.Array) else torch.device("meta") if isinstance(x, torch.device) else x  # noqa: E731
+        args, kwargs = pytree.tree_map(wrap, (args, kwargs))
+        outputs = fn(*args, **kwargs)
+        return pytree.tree_map(_unwrap, outputs)
+
+
+def _unwrap(x: Any) -> Any:
+    if not isinstance(x, torch.Tensor):
+        return x
+    if torch._is_functional_tensor(x):
+        torch._sync(x)
+        x = torch._from_functional_tensor(x)
+    return _to_array(x)
