@@ -1,0 +1,20 @@
+"""Stock torch learns device `xla`. `install()` needs neither JAX nor a client; it runs when torch_xla is loaded."""
+
+from __future__ import annotations
+
+from functools import cache
+
+
+@cache
+def install() -> None:
+    """Teaches torch the device, once."""
+    from torch_xla._src.device import attention, autocast, functionalize, guard, identity, kernels, optim, random
+
+    guard.install()
+    kernels.install()
+    functionalize.install()
+    attention.install()
+    autocast.install()
+    identity.install()
+    optim.install()
+    random.install()

@@ -1,0 +1,134 @@
+"""The top-level functions of torch_xla: devices, cutting the recording, seeds."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from torch_xla._src.runtime import client, metrics, rng
+
+
+def recorder() -> Any | None:
+    """The recorder, or None while nothing has been recorded in this process."""
+    module = sys.modules.get("torch_xla._src.graph.recorder")
+    return None if module is None else module.RECORDER
+
+
+def device(index: int | None = None) -> torch.device:
+    """The xla device: the default one, or number `index`. IndexError if there is none of that number."""
+    count = device_count()
+    if index is not None and not 0 <= index < count:
+        raise IndexError(f"Device index {index} out of range in {[str(d) for d in devices()]}")
+    return torch.device("xla", index or 0)
+
+
+def devices() -> list[torch.device]:
+    """The xla devices that this process computes on."""
+    return [torch.device("xla", 0)]
+
+
+def device_count() -> int:
+    """The number of devices this process computes on."""
+    return len(devices())
+
+
+def real_devices() -> list[str]:
+    """Names of the hardware devices of this process, as `CPU:0`. Starts the client."""
+    return [f"{client.device_type()}:{d.id}" for d in client.devices()]
+
+
+def sync(wait: bool = False, reset_scope: bool = True) -> None:
+    """Cuts the pending recording of all live tensors and launches it.
+
+    wait: also block until the device has finished. Near free when nothing is pending.
+    """
+    metrics.count("MarkStep")
+    pending = recorder()
+    if pending is not None:
+        pending.cut()
+        if wait:
+            wait_device_ops()
+    from torch_xla._src.step_closures import run_step_closures
+
+    run_step_closures()
+
+
+def wait_device_ops(devices: Any = ()) -> None:
+    """Blocks until the device has finished all that was launched."""
+    module = sys.modules.get("torch_xla._src.compile.launch")
+    if module is not None:
+        module.wait()
+
+
+def manual_seed(seed: int, device: Any = None) -> None:
+    """Seeds the random numbers of device xla; `torch.manual_seed` does so too."""
+    rng.set_state(seed)
+
+
+def step() -> _Step:
+    """A context whose block is one step: the recording is cut before and after it."""
+    return _Step(None, False, None)
+
+
+def compile(
+    f: Callable[..., Any] | None = None,
+    full_graph: bool = False,
+    name: str | None = None,
+    max_different_graphs: int | None = None,
+    custom_compile_options: dict[str, Any] | None = None,
+) -> Any:
+    """Makes the calls of `f` one step each: pending work is launched first, the recorded call at the end.
+
+    Without `f`: a context manager, or a decorator when it is called with a function. full_graph: RuntimeError if
+    something inside forces the recording to run early (`.item()`, print). max_different_graphs: RuntimeError when the
+    calls have recorded more programs than that. This is not torch.compile: Python runs each time.
+    """
+    wrapper = _Step(name, full_graph, max_different_graphs)
+    return wrapper if f is None else wrapper(f)
+
+
+class _Step:
+    """Context manager and decorator behind `step` and `compile`."""
+
+    def __init__(self, name: str | None, full_graph: bool, max_graphs: int | None) -> None:
+        self.name, self.full_graph, self.max_graphs = name, full_graph, max_graphs
+        self.seen: set[int] = set()  # recordings that ended in this block, by the identity of their last row
+        self.cuts: list[int] = []
+
+    def __call__(self, f: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(f)
+        def stepped(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return f(*args, **kwargs)
+
+        return stepped
+
+    def __enter__(self) -> _Step:
+        sync()
+        if (current := recorder()) is not None:
+            self.cuts.append(current.num_cuts)
+        else:
+            self.cuts.append(0)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        before, current = self.cuts.pop(), recorder()
+        early = current is not None and current.num_cuts > before
+        last = None if current is None else current.last_recording()
+        sync()
+        if kind is not None:
+            return
+        if self.full_graph and early:
+            raise RuntimeError("Unexpected execution happens inside the compiled function, exiting")
+        if self.max_graphs is not None and last is not None:
+            self.seen.add(last)
+            if len(self.seen) > self.max_graphs:
+                raise RuntimeError(
+                    f"Maximum number of different graphs allowed per function exceeded: {self.max_graphs}\n"
+                    f"Got: {len(self.seen)}\nExpected: at most {self.max_graphs}"
+                )

@@ -1,0 +1,190 @@
+"""Builds the compiled program of a recording: rows -> a JAX function -> an XLA executable."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from torch_xla._src.compile import disk_cache
+from torch_xla._src.graph.value import FLOAT_SLOT, INT_SLOT, Ref, Row, Slot, Spec
+from torch_xla._src.ops.dtypes import numpy_dtype
+from torch_xla._src.ops.lower import lower
+from torch_xla._src.ops.registry import OutSpec
+from torch_xla._src.runtime import metrics
+
+KEY_IMPLEMENTATION = "threefry2x32"  # reproducible on every device, and independent of sharding
+
+
+class RowError(Exception):
+    """A row could not be lowered; `row` says which, the cause is chained."""
+
+    def __init__(self, row: Row) -> None:
+        super().__init__(f"{row.op} at {row.line or 'an unknown line'}")
+        self.row = row
+
+
+class Inputs:
+    """Values of what a row refers to: hands out slots and keys in the order in which they were recorded."""
+
+    def __init__(self, leaves: Sequence[Any], floats: Any, ints: Any, keys: Any) -> None:
+        self.leaves, self.floats, self.ints, self.keys = leaves, floats, ints, keys
+        self.outs: dict[int, Any] = {}
+        self.position = {FLOAT_SLOT: 0, INT_SLOT: 0, "key": 0}
+
+    def _next(self, kind: Any) -> int:
+        self.position[kind] += 1
+        return self.position[kind] - 1
+
+    def resolve(self, t: Any) -> Any:
+        """The value of one argument template. Must be called for every argument of every row, in order."""
+        kind = type(t)
+        if kind is Ref:
+            return self.outs[t] if t >= 0 else self.leaves[-1 - t]
+        if kind is tuple:
+            return [self.resolve(x) for x in t]
+        if kind is Slot:
+            return self.floats[self._next(FLOAT_SLOT)] if t.kind is float else self.ints[self._next(INT_SLOT)]
+        return t
+
+    def skip(self, row: Row) -> None:
+        """Passes over the slots and the key of a row that nobody needs."""
+        for slot in slots_in((row.args, row.kwargs)):
+            self._next(slot)
+        if row.random:
+            self._next("key")
+
+    def key(self) -> Any:
+        """The PRNG key of the next random row."""
+        return jax.random.wrap_key_data(self.keys[self._next("key")], impl=KEY_IMPLEMENTATION)
+
+    def run(self, row: Row) -> None:
+        """Lowers one row; its outputs join `outs`."""
+        args = [self.resolve(t) for t in row.args]
+        kwargs = {name: self.resolve(t) for name, t in zip(row.names, row.kwargs)}
+        key = self.key() if row.random else None
+        specs = [None if s is None else OutSpec(s.shape, numpy_dtype(s.dtype)) for s in row.outs]
+        try:
+            with jax.named_scope(row.op._schema.name.replace("::", ".")):
+                results = lower(row.op, args, kwargs, specs, key)
+        except Exception as error:
+            raise RowError(row) from error
+        for number, result in enumerate(results, row.base):
+            self.outs[number] = result
+
+
+def slots_in(templates: Any) -> list[Slot]:
+    """The slots in (nested) argument templates, in order."""
+    found: list[Slot] = []
+    for t in templates:
+        if type(t) is Slot:
+            found.append(FLOAT_SLOT if t.kind is float else INT_SLOT)
+        elif type(t) is tuple:
+            found += slots_in(t)
+    return found
+
+
+def refs_in(templates: Any) -> list[int]:
+    """The outputs that (nested) argument templates refer to."""
+    found: list[int] = []
+    for t in templates:
+        if type(t) is Ref:
+            if t >= 0:
+                found.append(t)
+        elif type(t) is tuple:
+            found += refs_in(t)
+    return found
+
+
+def needed_rows(rows: Sequence[Row], live: Sequence[int]) -> list[bool]:
+    """For each row, whether a live output depends on it."""
+    wanted = set(live)
+    needed = [False] * len(rows)
+    for position in range(len(rows) - 1, -1, -1):
+        row = rows[position]
+        if any(number in wanted for number in range(row.base, row.base + len(row.outs))):
+            needed[position] = True
+            wanted.update(refs_in((row.args, row.kwargs)))
+    return needed
+
+
+class Program:
+    """An executable for one recording: leaves, slots and keys in, live outputs out.
+
+    live: numbers of the outputs it returns, in order. donated: positions of the leaves whose buffers it consumes.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[Row],
+        leaf_buffers: Sequence[Any],
+        live: Sequence[int],
+        donated: frozenset[int],
+        counts: tuple[int, int, int],
+    ) -> None:
+        self.rows, self.live, self.donated = rows, live, donated
+        self.kept = [i for i in range(len(leaf_buffers)) if i not in donated]
+        self.given = sorted(donated)
+        start = time.perf_counter_ns()
+        self.executable = self._compile(leaf_buffers, counts)
+        metrics.sample("CompileTime", time.perf_counter_ns() - start)
+        metrics.count("UncachedCompile")
+
+    def _function(self, given: Any, kept: Any, floats: Any, ints: Any, keys: Any) -> list[Any]:
+        leaves = dict(zip(self.given, given)) | dict(zip(self.kept, kept))
+        inputs = Inputs([leaves[i] for i in range(len(leaves))], floats, ints, keys)
+        for row, needed in zip(self.rows, needed_rows(self.rows, self.live), strict=True):
+            if needed:
+                inputs.run(row)
+            else:
+                inputs.skip(row)
+        return [inputs.outs[number] for number in self.live]
+
+    def _compile(self, leaf_buffers: Sequence[Any], counts: tuple[int, int, int]) -> Any:
+        def aval(buffer: Any) -> Any:
+            return jax.ShapeDtypeStruct(buffer.shape, buffer.dtype, sharding=buffer.sharding)
+
+        disk_cache.enable()
+        num_floats, num_ints, num_keys = counts
+        with jax.enable_x64(True), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Some donated buffers were not usable")
+            # Weakly typed, so that slots take part in promotion as Python numbers do: Note [Scalars in lowerings].
+            lowered = jax.jit(self._function, donate_argnums=0).lower(
+                [aval(leaf_buffers[i]) for i in self.given],
+                [aval(leaf_buffers[i]) for i in self.kept],
+                jax.ShapeDtypeStruct((num_floats,), np.float64, weak_type=True),
+                jax.ShapeDtypeStruct((num_ints,), np.int64, weak_type=True),
+                jax.ShapeDtypeStruct((num_keys, 2), np.uint32),
+            )
+            return lowered.compile()
+
+    def __call__(self, leaf_buffers: Sequence[Any], floats: list[float], ints: list[int], keys: list[Any]) -> list[Any]:
+        """Launches the program, asynchronously."""
+        with jax.enable_x64(True):
+            outputs: list[Any] = self.executable(
+                [leaf_buffers[i] for i in self.given],
+                [leaf_buffers[i] for i in self.kept],
+                np.array(floats, np.float64),
+                np.array(ints, np.int64),
+                np.array(keys, np.uint32).reshape(-1, 2),
+            )
+        return outputs
+
+
+def donatable(specs: Sequence[Spec], candidates: Sequence[int], leaf_buffers: Sequence[Any]) -> frozenset[int]:
+    """Which candidate leaves XLA can use for an output: each output takes one buffer of its shape and dtype."""
+    room: dict[Any, int] = {}
+    for spec in specs:
+        shape_dtype = (spec.shape, numpy_dtype(spec.dtype))
+        room[shape_dtype] = room.get(shape_dtype, 0) + 1
+    chosen = []
+    for i in candidates:
+        shape_dtype = (leaf_buffers[i].shape, leaf_buffers[i].dtype)
+        if room.get(shape_dtype, 0):
+            room[shape_dtype] -= 1
+            chosen.append(i)
+    return frozenset(chosen)

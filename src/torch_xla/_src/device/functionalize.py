@@ -1,0 +1,108 @@
+"""Kernels of our own under dispatch key Functionalize, for in-place ops that PyTorch's handle badly.
+
+* C++ functionalization runs the meta kernel of each in-place op first, to check shapes. For `_foreach_*_` that kernel
+  is slow Python, a third of the host time of an optimizer step. Here the shapes of the results are compared instead.
+* It takes an empty list of tensors (`max_exp_avg_sqs` of `_fused_adam_`) for one that is not functional, and refuses.
+* `native_batch_norm` writes its running statistics although its schema does not say so.
+
+The kernels serve any functional tensor (torch.compile traces with them), not only those on device xla.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+_library = torch.library.Library("aten", "IMPL", "Functionalize")
+_aten = torch.ops.aten
+_KEY = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
+_is_functional = torch._is_functional_tensor
+
+
+def _unwrap(x: Any) -> Any:
+    if isinstance(x, torch.Tensor):
+        if not _is_functional(x):
+            return x
+        torch._sync(x)
+        return torch._from_functional_tensor(x)
+    return [_unwrap(item) for item in x] if isinstance(x, (list, tuple)) else x
+
+
+def _functional_inputs(x: Any) -> bool:
+    if isinstance(x, torch.Tensor):
+        return bool(_is_functional(x))
+    return isinstance(x, (list, tuple)) and any(map(_functional_inputs, x))
+
+
+def _write(target: Any, result: Any) -> None:
+    """What the in-place op would have done: `target` (or each tensor of it) takes the contents of `result`."""
+    if isinstance(target, (list, tuple)):
+        for one, new in zip(target, result, strict=True):
+            _write(one, new)
+        return
+    if target.shape != result.shape:
+        raise RuntimeError(
+            f"output with shape {list(target.shape)} doesn't match the broadcast shape {list(result.shape)}: an in-place "
+            "op cannot change the shape of its tensor"
+        )
+    if result.dtype != target.dtype:
+        result = result.to(target.dtype)
+    torch._functionalize_replace(target, result)
+    torch._functionalize_commit_update(target)
+    torch._functionalize_sync(target)
+
+
+def _in_place(op: Any, functional: Any) -> Callable[..., Any]:
+    """The kernel of in-place `op`, by way of its functional form, whose results stand in the order of what is written."""
+    written = [i for i, a in enumerate(op._schema.arguments) if a.is_write]
+    returns = len(op._schema.returns)
+    # Fused optimizers declare a write to the gradients, which happens only when there is a scale to take off.
+    unscaled = 1 if "grad_scale" in [a.name for a in op._schema.arguments] else None
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        with torch._C._ExcludeDispatchKeyGuard(_KEY):
+            if not _functional_inputs(args):
+                return op(*args, **kwargs)
+            results = functional(*map(_unwrap, args), **{k: _unwrap(v) for k, v in kwargs.items()})
+            if len(written) == 1:
+                results = [results]
+            for position, result in zip(written, results, strict=True):
+                if not (position == unscaled and kwargs.get("grad_scale") is None):
+                    _write(args[position], result)
+        return args[0] if returns == 1 else None
+
+    return kernel
+
+
+def _pairs() -> list[tuple[Any, Any]]:
+    """(in-place overload, functional overload) of the ops served here."""
+    names = [n for n in dir(_aten) if n.startswith("_foreach_") and n.endswith("_")]
+    names += ["_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_", "_amp_foreach_non_finite_check_and_unscale_"]
+    pairs = []
+    for name in names:
+        packet, functional = getattr(_aten, name, None), getattr(_aten, name[:-1], None)
+        for overload in packet.overloads() if packet and functional else ():
+            if hasattr(functional, overload):
+                pairs.append((getattr(packet, overload), getattr(functional, overload)))
+    return pairs
+
+
+def _native_batch_norm(
+    x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, momentum: float, eps: float
+) -> Any:
+    """`native_batch_norm` by the op whose schema declares the writes to the running statistics."""
+    if running_mean is None or running_var is None:
+        return _aten._native_batch_norm_legit.no_stats(x, weight, bias, training, momentum, eps)
+    return _aten._native_batch_norm_legit.default(x, weight, bias, running_mean, running_var, training, momentum, eps)
+
+
+def install() -> None:
+    """Registers the kernels."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Warning only once for all operators")  # overriding is meant
+        for op, functional in _pairs():
+            _library.impl(op, _in_place(op, functional))
+        _library.impl("native_batch_norm", _native_batch_norm)

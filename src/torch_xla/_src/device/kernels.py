@@ -1,0 +1,96 @@
+"""Kernels under dispatch key XLA: factories, which have no xla tensor among their arguments, and copies from the host.
+
+All other ops are caught by XlaTensor.__torch_dispatch__. The recorder is imported at the first call, not at import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+_library = torch.library.Library("aten", "IMPL", "XLA")
+_aten = torch.ops.aten
+
+
+def _record(op: Any, *args: Any, dtype: torch.dtype | None = None, **kwargs: Any) -> torch.Tensor:
+    """Records a factory; `dtype` is passed on where given. Returns what the caller expects: functional, or bare."""
+    from torch_xla._src.graph.dispatch import dispatch
+    from torch_xla._src.graph.tensor import as_user
+
+    if dtype is not None:
+        kwargs["dtype"] = dtype
+    return as_user(dispatch(op, args, kwargs))
+
+
+def _check_layout(layout: torch.layout | None) -> None:
+    if layout not in (None, torch.strided):
+        raise NotImplementedError(f"device xla has strided tensors only, not layout {layout}")
+
+
+def _empty(
+    size: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None, memory_format: Any = None
+) -> torch.Tensor:
+    _check_layout(layout)
+    return _record(_aten.empty.memory_format, list(size), dtype=dtype or torch.get_default_dtype())
+
+
+def _empty_strided(
+    size: Any, stride: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
+) -> torch.Tensor:
+    _check_layout(layout)
+    return _record(_aten.empty.memory_format, list(size), dtype=dtype or torch.get_default_dtype())
+
+
+def _factory(op: Any) -> Callable[..., torch.Tensor]:
+    """A kernel that records a factory op as it is called."""
+
+    def kernel(
+        *args: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None, **kwargs: Any
+    ) -> torch.Tensor:
+        _check_layout(layout)
+        return _record(op, *args, dtype=dtype, **kwargs)
+
+    return kernel
+
+
+def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """`target.copy_(source)` where either is on device xla; PyTorch's own copy_ ends here."""
+    from torch_xla._src.graph.dispatch import dispatch
+    from torch_xla._src.graph.tensor import XlaTensor, inner_of
+
+    if target.device.type != "xla":
+        return target.copy_(source.cpu())
+    inner = inner_of(target)
+    source = source if type(source) is XlaTensor or source.device.type != "xla" else inner_of(source)
+    inner.value = dispatch(_aten.copy.default, (inner, source), {}).value
+    return target
+
+
+def _refuse_generator(*_: Any, **__: Any) -> Any:
+    raise RuntimeError("device xla keeps its random state itself: use torch_xla.manual_seed, or a CPU torch.Generator")
+
+
+FACTORIES = (
+    "arange.start_step", "eye", "eye.m", "linspace", "logspace", "randperm", "randperm.generator", "range.step", "range",
+    "tril_indices", "triu_indices", "full", "zeros", "ones", "scalar_tensor", "hann_window", "hann_window.periodic",
+)  # fmt: skip
+
+
+def install() -> None:
+    """Registers the kernels. A factory that this torch lacks is passed over."""
+    _library.impl("empty.memory_format", _empty)
+    _library.impl("empty_strided", _empty_strided)
+    _library.impl("_copy_from", _copy_from)
+    _library.impl("_copy_from_and_resize", _copy_from)
+    for name in FACTORIES:
+        packet, _, overload = name.partition(".")
+        op = getattr(getattr(_aten, packet, None), overload or "default", None)
+        if op is not None:
+            _library.impl(name, _factory(op))
+    # C++ calls this to tell lazy backends about aliases; there is nothing to tell, and the C++ kernel is a no-op.
+    _python.impl("_propagate_xla_data", torch.library.fallthrough_kernel)
+
+
+_python = torch.library.Library("aten", "IMPL", "Python")

@@ -1,0 +1,62 @@
+"""torch.optim on device xla: foreach and fused implementations by default lists, and a cut after every step.
+
+Note [The cut after an optimizer step]
+Loops written for eager PyTorch have no call that ends a step. Every optimizer's `step()` does: its post hook cuts the
+recording, so an unmodified loop runs one program per step. With an explicit `torch_xla.sync()` too, nothing is left to
+cut there.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch.optim
+import torch.utils._foreach_utils as foreach_utils
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+_LISTS = ("_get_foreach_kernels_supported_devices", "_get_fused_kernels_supported_devices")
+
+
+def _with_xla(original: Any) -> Any:
+    def devices() -> list[str]:
+        return [*original(), "xla"]
+
+    devices.__name__ = original.__name__
+    return devices
+
+
+def _teach_lists() -> None:
+    """Adds xla to the device lists, wherever torch's modules have imported the functions that give them."""
+    for name in _LISTS:
+        original = getattr(foreach_utils, name)
+        taught = _with_xla(original)
+        for module in list(sys.modules.values()):
+            if getattr(module, "__name__", "").startswith("torch") and module.__dict__.get(name) is original:
+                setattr(module, name, taught)
+
+
+def _recorder() -> Any:
+    """The recorder if it has been loaded: an optimizer of CPU tensors must not load it."""
+    module = sys.modules.get("torch_xla._src.graph.recorder")
+    return None if module is None else module.RECORDER
+
+
+def _before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+    if (recorder := _recorder()) is not None:
+        recorder.in_optimizer = True
+
+
+def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+    if (recorder := _recorder()) is not None:
+        recorder.in_optimizer = False
+        recorder.cut()
+
+
+def install() -> None:
+    """Teaches torch.optim the device."""
+    _teach_lists()
+    register_optimizer_step_pre_hook(_before_step)
+    register_optimizer_step_post_hook(_after_step)
+
+

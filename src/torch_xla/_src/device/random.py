@@ -1,0 +1,68 @@
+"""`torch.manual_seed` seeds xla too; `torch.xla` is the device module that fork_rng and checkpointing ask for state."""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import Any
+
+import torch
+
+from torch_xla._src.runtime import rng
+
+
+def get_rng_state(device: Any = "xla") -> torch.Tensor:
+    """The random state of device xla as a uint8 tensor of 8 elements, on the CPU."""
+    return torch.tensor(list(rng.get_state().to_bytes(8, "little")), dtype=torch.uint8, device="cpu")
+
+
+def set_rng_state(new_state: torch.Tensor, device: Any = "xla") -> None:
+    """Sets the random state to one that `get_rng_state` gave."""
+    rng.set_state(int.from_bytes(bytes(new_state.cpu().tolist()), "little"))
+
+
+def manual_seed_all(seed: int) -> None:
+    """Seeds device xla. `torch.manual_seed` calls it."""
+    rng.set_state(seed)
+
+
+def _module() -> types.ModuleType:
+    """What `torch._register_device_module("xla", ...)` wants: the interface that torch.cuda has, as far as it applies."""
+    module = types.ModuleType("torch.xla", "Device module of xla, provided by torch_xla.")
+
+    def device_count() -> int:
+        from torch_xla._src.runtime import client
+
+        return len(client.devices())
+
+    members = {
+        "get_rng_state": get_rng_state,
+        "set_rng_state": set_rng_state,
+        "manual_seed": manual_seed_all,
+        "manual_seed_all": manual_seed_all,
+        "initial_seed": rng.get_state,
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "_is_in_bad_fork": lambda: False,
+        "device_count": device_count,
+        "current_device": lambda: 0,
+        "set_device": lambda device: None,
+        "get_amp_supported_dtype": lambda: [torch.bfloat16, torch.float16],
+    }
+    module.__dict__.update(members)
+    return module
+
+
+def install() -> None:
+    """Registers the device module and hooks into torch.manual_seed."""
+    if not hasattr(torch, "xla"):
+        torch._register_device_module("xla", _module())
+    original = torch.random._seed_custom_device
+
+    # torch.manual_seed and torch.seed call this one by name, so those functions keep their identity.
+    @functools.wraps(original)
+    def seed_custom_device(seed: int) -> None:
+        original(seed)
+        manual_seed_all(int(seed))
+
+    torch.random._seed_custom_device = seed_custom_device

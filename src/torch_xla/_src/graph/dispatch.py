@@ -1,0 +1,185 @@
+"""What each aten op that reaches an xla tensor does: most are recorded; those that read, alias or leave the device are
+handled here.
+
+Ops whose output shape depends on data are in `dynamic.py`; ops that only the CPU can compute in `fallback.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from torch_xla._src.graph import tensor as tensors
+from torch_xla._src.graph.opinfo import host_leaf, op_info
+from torch_xla._src.graph.recorder import RECORDER
+from torch_xla._src.graph.tensor import DEVICE, XlaTensor, inner_of_value
+from torch_xla._src.graph.value import Spec, Value
+from torch_xla._src.runtime import metrics, rng, transfer
+
+aten = torch.ops.aten
+Handler = Callable[[Any, Sequence[Any], dict[str, Any]], Any]
+HANDLERS: dict[Any, Handler] = {}  # ops that are not simply recorded, by overload
+
+
+def handles(*ops: Any) -> Callable[[Handler], Handler]:
+    """Registers the decorated function for these overloads."""
+
+    def register(fn: Handler) -> Handler:
+        for op in ops:
+            HANDLERS[op] = fn
+        return fn
+
+    return register
+
+
+def dispatch(op: Any, args: Sequence[Any], kwargs: dict[str, Any] | None) -> Any:
+    """Runs one op on inner tensors. The entry from XlaTensor.__torch_dispatch__."""
+    handler = HANDLERS.get(op)
+    if handler is None:
+        handler = HANDLERS[op] = _choose(op)
+    return handler(op, args, kwargs or {})
+
+
+def _record(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    return RECORDER.record(op, args, kwargs)
+
+
+def _choose(op: Any) -> Handler:
+    """The handler of an op met for the first time."""
+    from torch_xla._src.graph import fallback
+    from torch_xla._src.ops.lower import how
+
+    if op._schema.is_mutable:
+        return _mutate
+    if op_info(op).random:
+        return _record_random
+    return fallback.run if how(op) == "fallback" else _record
+
+
+# ---- aliases: values never change, so an alias shares the Value -----------------------------------------------------
+
+
+@handles(aten.detach_copy.default, aten.alias_copy.default, aten.lift_fresh.default, aten.lift_fresh_copy.default)
+@handles(aten.detach.default, aten.alias.default)
+def _alias(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    return inner_of_value(args[0].value)
+
+
+# ---- between host and device ----------------------------------------------------------------------------------------
+
+
+def download(inner: XlaTensor) -> torch.Tensor:
+    """A host copy of an inner tensor; cuts the recording if it is pending."""
+    host = transfer.download(RECORDER.buffer(inner.value))
+    spec = inner.value.spec
+    return host if spec.strides is None else torch.empty_strided(*spec[:1], spec.strides, dtype=spec.dtype).copy_(host)
+
+
+def upload_like(spec: Spec, source: torch.Tensor) -> XlaTensor:
+    """An inner tensor of `spec`'s shape and dtype with the contents of a host tensor, broadcast and cast on the host."""
+    source = source.detach()
+    if source.dtype != spec.dtype:
+        source = source.to(spec.dtype)
+    if tuple(source.shape) != spec.shape:
+        source = source.expand(spec.shape)
+    return inner_of_value(Value(Spec(spec.shape, spec.dtype, None), transfer.upload(source)))
+
+
+@handles(aten._to_copy.default)
+def _to_copy(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    source = args[0]
+    device = kwargs.get("device") or DEVICE
+    if type(source) is not XlaTensor:  # from the host
+        host = source.to(dtype=kwargs.get("dtype"))
+        return host_leaf(host)
+    if device.type == "xla":
+        options = {k: v for k, v in kwargs.items() if k in ("dtype", "memory_format")}
+        return RECORDER.record(op, args, options)
+    host = download(source)
+    return host.to(device=device, dtype=kwargs.get("dtype"), memory_format=kwargs.get("memory_format") or torch.preserve_format)
+
+
+@handles(aten.copy.default)
+def _copy(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    target, source = args[0], args[1]
+    if type(target) is XlaTensor and type(source) is not XlaTensor:
+        return upload_like(target.value.spec, source)
+    if type(target) is not XlaTensor:  # a host tensor takes the contents of one on the device
+        return target.copy_(download(source))
+    return RECORDER.record(op, args[:2], {})
+
+
+@handles(aten._local_scalar_dense.default)
+def _item(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    metrics.count("aten::_local_scalar_dense")
+    return download(args[0]).item()
+
+
+@handles(aten.equal.default)
+def _equal(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    left, right = args
+    if left.shape != right.shape:
+        return False
+    same = RECORDER.record(aten.eq.Tensor, [left, right], {})
+    return bool(download(RECORDER.record(aten.all.default, [same], {})).item())
+
+
+@handles(aten.is_pinned.default)
+def _is_pinned(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    return False
+
+
+@handles(aten.record_stream.default)
+def _record_stream(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    return None
+
+
+# ---- writes that reach inner tensors: out= of factories, and ops without a functional form -------------------------
+
+
+def _mutate(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Runs the functional form of an op that writes, then lets the written inner tensors hold the results.
+
+    C++ functionalization normally leaves no writes. What remains is written as a whole, so rebinding the Value is all.
+    """
+    functional = functional_form(op)
+    names = [a.name for a in op._schema.arguments]
+    bound = dict(zip(names, args)) | kwargs
+    written = [bound[a.name] for a in op._schema.arguments if a.is_write]
+    accepted = {a.name for a in functional._schema.arguments}
+    inputs = {k: v for k, v in bound.items() if k in accepted}
+    if any(a.name == "dtype" for a in functional._schema.arguments) and written:
+        inputs["dtype"] = written[0].dtype
+    results = dispatch(functional, (), inputs)
+    results = results if isinstance(results, (list, tuple)) else [results]
+    for target, result in zip(written, results[-len(written) :]):
+        target.value = dispatch(aten.copy.default, (target, result), {}).value if target.shape == result.shape else result.value
+    return written[0] if len(written) == 1 else tuple(written)
+
+
+def functional_form(op: Any) -> Any:
+    """The overload that computes what `op` writes. NotImplementedError names an op that has none."""
+    namespace, _, name = op._schema.name.partition("::")
+    packet = getattr(getattr(torch.ops, namespace), name.rstrip("_") or name, None)
+    wanted = [(a.name, str(a.type)) for a in op._schema.arguments if not a.is_out]
+    for overload in packet.overloads() if packet else []:
+        candidate = getattr(packet, overload)
+        arguments = [(a.name, str(a.type)) for a in candidate._schema.arguments]
+        if not candidate._schema.is_mutable and arguments[: len(wanted)] == wanted:
+            return candidate
+    raise NotImplementedError(f"{op} writes to its arguments and has no functional form on device xla")
+
+
+# ---- randomness -----------------------------------------------------------------------------------------------------
+
+
+def _record_random(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    generator = kwargs.pop("generator", None) if "generator" in kwargs else None
+    with rng.drawing_from(generator):
+        return RECORDER.record(op, args, kwargs)
+
+
+tensors.dispatch = dispatch
+from torch_xla._src.graph import dynamic as _dynamic  # noqa: E402, F401  (registers handlers)

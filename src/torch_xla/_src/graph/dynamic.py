@@ -1,0 +1,124 @@
+"""Ops whose output shape depends on data. Only the size is read back to the host; the data stays on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from torch_xla._src.graph.dispatch import aten, dispatch, download, handles
+from torch_xla._src.graph.recorder import RECORDER
+from torch_xla._src.graph.tensor import XlaTensor
+
+
+def _size(inner: XlaTensor) -> int:
+    return int(download(inner).item())
+
+
+def _record(op: Any, *args: Any, **kwargs: Any) -> Any:
+    return dispatch(op, args, kwargs)
+
+
+@handles(aten.nonzero.default)
+def _nonzero(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    count = _size(_record(aten.count_nonzero.default, args[0]))
+    return _record(aten.nonzero_static.default, args[0], size=count)
+
+
+@handles(aten.masked_select.default)
+def _masked_select(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    shape = list(torch.broadcast_shapes(args[0].shape, args[1].shape))
+    x, mask = (_record(aten.expand_copy.default, a, shape) for a in args)
+    return _index(aten.index.Tensor, (x, [mask]), {})
+
+
+def _is_mask(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and x.dtype in (torch.bool, torch.uint8)
+
+
+def _without_masks(indices: Sequence[Any]) -> list[Any]:
+    """Indices with each boolean mask replaced by the integer indices of its true elements, one per dimension of it."""
+    plain: list[Any] = []
+    for index in indices:
+        if not _is_mask(index):
+            plain.append(index)
+        elif index.ndim == 0:
+            raise IndexError("a 0-d boolean mask has to be used alone")
+        else:
+            index = index if type(index) is XlaTensor else index.detach()
+            where = _nonzero(None, (index,), {}) if type(index) is XlaTensor else torch.nonzero(index)
+            split = _record(aten.unbind_copy.int, where, 1) if type(where) is XlaTensor else where.unbind(1)
+            plain.extend(split)
+    return plain
+
+
+@handles(aten.index.Tensor, aten._unsafe_index.Tensor)
+def _index(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    x, indices = args
+    if any(map(_is_mask, indices)):
+        _check_masks(x, indices)
+        indices = _without_masks(indices)
+    return RECORDER.record(aten.index.Tensor, [x, list(indices)], {})
+
+
+@handles(aten.index_put.default, aten._unsafe_index_put.default)
+def _index_put(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    x, indices, values = args[:3]
+    accumulate = args[3] if len(args) > 3 else kwargs.get("accumulate", False)
+    masks = [i for i in indices if _is_mask(i)]
+    if masks:
+        _check_masks(x, indices)
+        if len(indices) == 1 and values.numel() == 1 and not accumulate and type(masks[0]) is XlaTensor:
+            return _masked_fill(x, masks[0], values)  # no size to read back
+        indices = _without_masks(indices)
+    return RECORDER.record(aten.index_put.default, [x, list(indices), values, accumulate], {})
+
+
+def _masked_fill(x: XlaTensor, mask: XlaTensor, values: Any) -> Any:
+    mask = _record(aten.view_copy.default, mask, list(mask.shape) + [1] * (x.ndim - mask.ndim))
+    if mask.dtype is not torch.bool:
+        mask = _record(aten.ne.Scalar, mask, 0)
+    values = _record(aten.view_copy.default, values, []) if type(values) is XlaTensor else values
+    return _record(aten.where.self, mask, values, x)
+
+
+def _check_masks(x: Any, indices: Sequence[Any]) -> None:
+    """IndexError where a mask does not have the shape of the dimensions that it indexes, as PyTorch raises."""
+    dim = 0
+    for index in indices:
+        if not _is_mask(index):
+            dim += 1
+            continue
+        for offset, size in enumerate(index.shape):
+            if dim + offset >= x.ndim or x.shape[dim + offset] != size:
+                raise IndexError(
+                    f"The shape of the mask {list(index.shape)} at index {offset} does not match the shape of the indexed "
+                    f"tensor {list(x.shape)} at index {dim + offset}"
+                )
+        dim += index.ndim
+
+
+@handles(aten.repeat_interleave.Tensor)
+def _repeat_interleave(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    size = kwargs.get("output_size")
+    if size is None:
+        size = _size(_record(aten.sum.default, args[0]))
+    return RECORDER.record(op, args, {"output_size": size})
+
+
+@handles(aten.bincount.default)
+def _bincount(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    x, weights = args[0], args[1] if len(args) > 1 else kwargs.get("weights")
+    length = args[2] if len(args) > 2 else kwargs.get("minlength", 0)
+    if x.numel():
+        low, high = _record(aten.aminmax.default, x)
+        if _size(low) < 0:
+            raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
+        length = max(length, _size(high) + 1)
+    dtype = torch.int64 if weights is None else torch.float64 if weights.dtype != torch.float32 else torch.float32
+    if weights is None:
+        weights = _record(aten.ones_like.default, x, dtype=dtype)
+    zeros = _record(aten.new_zeros.default, x, [length], dtype=dtype)
+    weights = _record(aten._to_copy.default, weights, dtype=dtype)
+    return _record(aten.index_add.default, zeros, 0, _record(aten._to_copy.default, x, dtype=torch.int64), weights)

@@ -1,0 +1,147 @@
+"""What the recorder knows about an aten overload, derived once from its schema: slots, randomness, output metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+
+from torch_xla._src.graph.tensor import DEVICE, XlaTensor, inner_of_value
+from torch_xla._src.graph.value import Spec, Value
+from torch_xla._src.runtime import metrics, transfer
+
+# Arguments that PyTorch lets stand on the host whatever the device of the others: indices, and 0-d tensors anywhere.
+_HOST_INDICES = {"aten::index", "aten::index_put", "aten::_unsafe_index", "aten::_unsafe_index_put"}
+_META_CACHE: dict[Any, tuple[list[Spec | None], Any]] = {}
+
+
+class OpInfo:
+    """Facts about one overload.
+
+    slottable: for each positional argument, whether numbers in it may become slots; slottable_kwargs: the same by name.
+    random: whether its lowering draws random numbers.
+    """
+
+    def __init__(self, op: Any) -> None:
+        from torch_xla._src.ops.lower import load_families
+        from torch_xla._src.ops.registry import lookup
+
+        load_families()
+        lowering = lookup(op)
+        self.op = op
+        arguments = op._schema.arguments
+        static = lowering.static if lowering else frozenset()
+        allowed = {a.name: lowering is not None and a.name not in static and _holds_number(a) for a in arguments}
+        self.slottable = [allowed[a.name] for a in arguments if not a.kwarg_only]
+        self.slottable_kwargs = {a.name: allowed[a.name] for a in arguments if a.kwarg_only}
+        self.random = lowering.random if lowering else _is_random(op)
+
+    def outputs(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Spec | None], Any]:
+        """Specs of the op's outputs, and the function that puts tensors into its return structure (None: one tensor).
+
+        Asks PyTorch's meta kernel, once for the same op, input shapes and constants. Raises what that raises.
+        """
+        try:
+            key = (self.op, _key(args), _key(kwargs))
+            known = _META_CACHE.get(key)
+        except TypeError:  # something unhashable
+            key = known = None
+        if known is None:
+            known = self._ask_meta(args, kwargs)
+            if key is not None:
+                _META_CACHE[key] = known
+        return known
+
+    def _ask_meta(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Spec | None], Any]:
+        metrics.count("MetaKernelCalls")
+        with torch._C.DisableTorchFunction():  # a default-device mode must not reach the kernel's own factories
+            result = self.op(*[_to_meta(a) for a in args], **{k: _to_meta(v) for k, v in kwargs.items()})
+        if isinstance(result, torch.Tensor):
+            return [spec_of(result)], None
+        if isinstance(result, (list, tuple)) and all(isinstance(x, torch.Tensor) for x in result):
+            return [spec_of(x) for x in result], list if isinstance(result, list) else tuple
+        leaves, tree = pytree.tree_flatten(result, is_leaf=lambda x: x is None)
+        specs = [spec_of(x) if isinstance(x, torch.Tensor) else None for x in leaves]
+        return specs, _rebuilder(leaves, specs, tree)
+
+    def adopt_host_tensors(self, args: Sequence[Any]) -> list[Any]:
+        """`args` with host tensors uploaded, where PyTorch allows them beside tensors of another device."""
+        return [self.adopt(a) for a in args]
+
+    def adopt(self, a: Any) -> Any:
+        """The same for one argument. RuntimeError for a host tensor that has to be moved by the user."""
+        if isinstance(a, (list, tuple)):
+            return [self.adopt(x) for x in a]
+        if not isinstance(a, torch.Tensor) or type(a) is XlaTensor:
+            return a
+        if a.device.type != "cpu" or (a.ndim and self.op._schema.name not in _HOST_INDICES):
+            raise RuntimeError(
+                f"Expected all tensors to be on the same device, but found at least two devices, {DEVICE} and "
+                f"{a.device}! ({self.op._schema.name}: move the tensor of shape {list(a.shape)} with .to('xla'))"
+            )
+        return host_leaf(a)
+
+
+def host_leaf(tensor: torch.Tensor) -> XlaTensor:
+    """An inner tensor with the contents of a host tensor."""
+    tensor = tensor.detach()
+    return inner_of_value(Value(Spec(tuple(tensor.shape), tensor.dtype), transfer.upload(tensor)))
+
+
+def spec_of(tensor: torch.Tensor) -> Spec:
+    """The Spec of any strided tensor."""
+    strides = None if tensor.is_contiguous() else tuple(tensor.stride())
+    return Spec(tuple(tensor.shape), tensor.dtype, strides)
+
+
+def _holds_number(argument: Any) -> bool:
+    # Not List[float]: those are scale factors, which determine shapes.
+    return str(argument.type) in ("number", "Optional[number]", "List[number]", "float", "Optional[float]")
+
+
+def _is_random(op: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in op.tags
+
+
+def _key(x: Any) -> Any:
+    if type(x) is XlaTensor:
+        return x.value.spec
+    if isinstance(x, (list, tuple)):
+        return tuple(map(_key, x))
+    if isinstance(x, dict):
+        return tuple((k, _key(v)) for k, v in x.items())
+    return type(x), (repr(x) if isinstance(x, (float, complex)) else x)  # NaN equals itself, -0.0 differs from 0.0
+
+
+def _to_meta(a: Any) -> Any:
+    if type(a) is XlaTensor:
+        spec = a.value.spec
+        if spec.strides is None:
+            return torch.empty(spec.shape, dtype=spec.dtype, device="meta")
+        return torch.empty_strided(spec.shape, spec.strides, dtype=spec.dtype, device="meta")
+    if isinstance(a, (list, tuple)):
+        return [_to_meta(x) for x in a]
+    if isinstance(a, torch.device):
+        return torch.device("meta")
+    if isinstance(a, torch.Tensor):
+        return torch.empty_strided(a.shape, a.stride(), dtype=a.dtype, device="meta")
+    return a
+
+
+def _rebuilder(leaves: list[Any], specs: list[Spec | None], tree: Any) -> Callable[[list[Any]], Any]:
+    others = [None if spec is not None else leaf for leaf, spec in zip(leaves, specs)]
+
+    def rebuild(outs: list[Any]) -> Any:
+        filled = [other if spec is None else out for out, spec, other in zip(outs, specs, others)]
+        return pytree.tree_unflatten(filled, tree)
+
+    return rebuild
+
+
+@cache
+def op_info(op: Any) -> OpInfo:
+    """The OpInfo of an overload."""
+    return OpInfo(op)

@@ -1,0 +1,285 @@
+"""The recorder: functional aten ops go in, rows of the pending recording come out, programs run at cuts.
+
+Note [Replay]
+Known recordings form a prefix tree of Rows. While a program runs again, each op is compared with the row that followed
+last time: same overload, same argument positions, same constants, same leaf shapes. If so the row is reused: its
+output tensors are made from stored metadata, with no meta kernel, no hashing and no new objects beside the tensors.
+A fully replayed recording ends at a row that holds its compiled programs. An op that no child of the current row
+matches makes a new child, so train/eval alternation and bucketed shapes all replay.
+
+Note [Scalar slots]
+A number in a `Scalar` or `float` argument starts as a constant of the program. The first time it differs at that row,
+the position becomes an input of the program, a slot of its own, for good: a changing learning rate recompiles at most
+once, and equal values never share a slot. Numbers that an optimizer passes in `step()` are slots from the start, since
+bias correction and schedules change them. Integers that determine shapes are `int` arguments and stay constants.
+Slots of a row are only ever added, so the number of slots on a path of the tree identifies which positions are slots.
+
+Note [Donation]
+A leaf whose Value has died when the recording is launched is reachable by nobody, so its buffer may be reused for an
+output (a parameter just updated in place), unless its reference count says that someone else holds the jax.Array.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from torch_xla._src.graph.opinfo import OpInfo, op_info
+from torch_xla._src.graph.tensor import XlaTensor, inner_of_value
+from torch_xla._src.graph.value import FLOAT_SLOT, INT_SLOT, Ref, Row, Slot, Spec, Value, ValueRef
+from torch_xla._src.runtime import frames, rng
+
+MAX_ROWS = 20_000  # a recording is cut here whatever happens, so that a loop without a cut point cannot grow for ever
+_INT64 = range(-(2**63), 2**63)
+
+
+class _ForeignTensor(Exception):
+    """An argument is a host tensor: it has to become a leaf first."""
+
+
+def _dead() -> None:
+    """Stands for the weak reference of an output that is no tensor."""
+
+
+class Recorder:
+    """The pending recording of the process. Backward runs on threads of the autograd engine, so state is not per thread."""
+
+    def __init__(self) -> None:
+        self.root = Row(None, None)
+        self.lock = threading.RLock()
+        self.generation = 0
+        self.in_optimizer = False  # while an optimizer's step() runs: see Note [Scalar slots]
+        self.replayed = self.rebuilt = 0  # rows, since the process started
+        self.num_cuts = 0
+        self._restart()
+
+    def _restart(self) -> None:
+        self.generation += 1
+        self.node = self.root
+        self.values: list[ValueRef | Callable[[], None]] = []
+        self.leaf_values: list[ValueRef] = []
+        self.leaf_buffers: list[Any] = []
+        self.leaf_specs: list[Spec] = []
+        self.floats: list[float] = []
+        self.ints: list[int] = []
+        self.keys: list[tuple[int, int]] = []
+
+    # ---- recording -------------------------------------------------------------------------------------------------
+
+    def record(self, op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Adds one functional op to the recording and returns its output tensors (inner ones).
+
+        Raises what PyTorch's meta kernel raises for wrong arguments; then the recording is as it was.
+        """
+        with self.lock:
+            num_leaves = len(self.leaf_specs)
+            try:
+                row = self._replay(op, args, kwargs)
+                if row is None:
+                    row = self._relax(op, args, kwargs) or self._add(op, args, kwargs)
+            except _ForeignTensor:
+                self._forget_leaves(num_leaves)
+                info = op_info(op)
+                return self.record(op, info.adopt_host_tensors(args), {k: info.adopt(v) for k, v in kwargs.items()})
+            except BaseException:
+                self._forget_leaves(num_leaves)
+                raise
+            return self._emit(row)
+
+    def _replay(self, op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Row | None:
+        """The known row that this call is, or None."""
+        children = self.node.children
+        for position, row in enumerate(children):
+            if row.op is op and self._matches(row, args, kwargs):
+                if position:
+                    children.insert(0, children.pop(position))
+                self.replayed += 1
+                return row
+        return None
+
+    def _matches(self, row: Row, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+        num_floats, num_ints = len(self.floats), len(self.ints)
+        if (
+            len(args) == len(row.args)
+            and self._same(args, row.args)
+            and len(kwargs) == len(row.names)
+            and (not kwargs or (tuple(kwargs) == row.names and self._same(kwargs.values(), row.kwargs)))
+            and (len(self.leaf_specs) == row.leaf_base or tuple(self.leaf_specs[row.leaf_base :]) == row.leaves)
+            and len(self.leaf_specs) == row.leaf_base + len(row.leaves)
+        ):
+            return True
+        del self.floats[num_floats:]
+        del self.ints[num_ints:]
+        return False
+
+    def _same(self, args: Any, templates: Any) -> bool:
+        """Whether arguments equal those of a row. Constants compare by type and bit pattern."""
+        generation = self.generation
+        for a, t in zip(args, templates):
+            kind = type(a)
+            if kind is XlaTensor:
+                value = a.value
+                index = value.index if value.generation == generation else self._new_leaf(value)
+                if index != t or type(t) is not Ref:
+                    return False
+            elif a is t:
+                continue
+            elif type(t) is tuple:
+                if kind is not list or len(a) != len(t) or not self._same(a, t):
+                    return False
+            elif type(t) is Slot:
+                if kind is not t.kind:
+                    return False
+                (self.floats if kind is float else self.ints).append(a)
+            elif isinstance(a, torch.Tensor):
+                raise _ForeignTensor
+            elif kind is not type(t) or not same_constant(a, t):
+                return False
+        return True
+
+    def _new_leaf(self, value: Value) -> int:
+        if value.buffer is None:
+            raise value.error or AssertionError("an xla tensor holds neither a buffer nor a place in the recording")
+        value.generation, value.index = self.generation, -1 - len(self.leaf_specs)
+        self.leaf_values.append(weakref.ref(value))
+        self.leaf_buffers.append(value.buffer)
+        self.leaf_specs.append(value.spec)
+        return value.index
+
+    def _forget_leaves(self, num_leaves: int) -> None:
+        for value in self.leaf_values[num_leaves:]:
+            if (v := value()) is not None:
+                v.generation = -1
+        del self.leaf_values[num_leaves:], self.leaf_buffers[num_leaves:], self.leaf_specs[num_leaves:]
+
+    # ---- new rows --------------------------------------------------------------------------------------------------
+
+    def _add(self, op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Row:
+        info = op_info(op)
+        row = Row(op, self.node)
+        outs, row.rebuild = info.outputs(args, kwargs)
+        row.outs = tuple(outs)
+        row.args = tuple(self._template(a, info, s) for a, s in zip(args, info.slottable, strict=False))
+        row.names = tuple(kwargs)
+        row.kwargs = tuple(self._template(v, info, info.slottable_kwargs.get(k, False)) for k, v in kwargs.items())
+        row.leaves = tuple(self.leaf_specs[row.leaf_base :])
+        row.random, row.line = info.random, frames.user_line()
+        self.node.children.insert(0, row)
+        self.rebuilt += 1
+        return row
+
+    def _template(self, a: Any, info: OpInfo, slottable: bool) -> Any:
+        if type(a) is XlaTensor:
+            return Ref(a.value.index if a.value.generation == self.generation else self._new_leaf(a.value))
+        if isinstance(a, torch.Tensor):
+            raise _ForeignTensor
+        if type(a) is list and not all(type(x) is int or type(x) is bool for x in a):
+            return tuple(self._template(x, info, slottable) for x in a)
+        if slottable and self.in_optimizer and (slot := slot_for(a)):
+            (self.floats if slot is FLOAT_SLOT else self.ints).append(a)
+            return slot
+        return a
+
+    def _relax(self, op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Row | None:
+        """The known row that differs from this call in numbers only, after making those slots. See Note [Scalar slots]."""
+        info = None
+        for row in self.node.children:
+            if row.op is not op or len(args) != len(row.args) or tuple(kwargs) != row.names:
+                continue
+            info = info or op_info(op)
+            old = row.args, row.kwargs
+            relaxed = tuple(relax(a, t, s) for a, t, s in zip(args, row.args, info.slottable))
+            named = tuple(
+                relax(a, t, info.slottable_kwargs.get(k, False)) for (k, a), t in zip(kwargs.items(), row.kwargs)
+            )
+            row.args, row.kwargs = relaxed, named
+            if self._matches(row, args, kwargs):
+                return row
+            row.args, row.kwargs = old
+        return None
+
+    def _emit(self, row: Row) -> Any:
+        self.node = row
+        if row.random:
+            self.keys.append(rng.next_key())
+        outs: list[Any] = []
+        values, generation = self.values, self.generation
+        for spec in row.outs:
+            if spec is None:
+                values.append(_dead)
+                outs.append(None)
+                continue
+            value = Value(spec, None, generation, len(values))
+            values.append(weakref.ref(value))
+            outs.append(inner_of_value(value))
+        if row.depth >= MAX_ROWS:
+            self.cut()
+        return outs[0] if row.rebuild is None else row.rebuild(outs)
+
+    # ---- cutting ---------------------------------------------------------------------------------------------------
+
+    @property
+    def pending(self) -> int:
+        """Rows recorded since the last cut."""
+        return self.node.depth
+
+    def cut(self) -> None:
+        """Ends the pending recording and launches it, asynchronously: afterwards every live Value has a buffer.
+
+        If it fails, the Values that could not be computed raise at their next use, and the error is raised here.
+        """
+        with self.lock:
+            if self.node is not self.root:
+                self.num_cuts += 1
+                from torch_xla._src.compile.launch import Launch  # imports JAX
+
+                launch = Launch(self.node, self.values, self.leaf_values, self.leaf_buffers)
+                launch.inputs(self.floats, self.ints, self.keys)
+                self._restart()
+                launch.run()
+
+    def last_recording(self) -> int:
+        """Identifies the pending recording among all known ones."""
+        return id(self.node)
+
+    def buffer(self, value: Value) -> Any:
+        """The device buffer of a Value, cutting the recording if it is pending."""
+        with self.lock:
+            if value.buffer is None and value.generation == self.generation:
+                self.cut()
+            if value.buffer is None:
+                raise value.error or AssertionError("an xla tensor was not computed by the recording it is in")
+            return value.buffer
+
+
+def same_constant(a: Any, t: Any) -> bool:
+    """Equality of two constants of one type: bit pattern for floats (-0.0 is not 0.0, NaN is NaN)."""
+    if type(a) is float:
+        return (a == t and math.copysign(1.0, a) == math.copysign(1.0, t)) or (a != a and t != t)
+    if type(a) is complex:
+        return same_constant(a.real, t.real) and same_constant(a.imag, t.imag)
+    return bool(a == t)
+
+
+def slot_for(a: Any) -> Slot | None:
+    """The slot that can hold a number, or None: booleans, complex and huge integers stay constants."""
+    return FLOAT_SLOT if type(a) is float else INT_SLOT if type(a) is int and a in _INT64 else None
+
+
+def relax(a: Any, t: Any, slottable: bool) -> Any:
+    """Template `t` with slots where it differs from argument `a` in a number of the same type."""
+    if type(t) is tuple and type(a) is list and len(a) == len(t):
+        return tuple(relax(x, y, slottable) for x, y in zip(a, t))
+    if slottable and type(a) is list and type(t) is list and len(a) == len(t) and a != t:  # Scalar[] of integers
+        return tuple(relax(x, y, slottable) for x, y in zip(a, t))
+    if slottable and type(a) is type(t) and (slot := slot_for(a)) and not same_constant(a, t):
+        return slot
+    return t
+
+
+RECORDER = Recorder()

@@ -1,0 +1,108 @@
+"""Data of the recorder: what an xla tensor holds, and the rows that recordings are made of."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, NamedTuple
+
+import torch
+
+
+class Spec(NamedTuple):
+    """Shape, dtype and strides of a tensor as PyTorch sees it; strides is None if it is contiguous."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    strides: tuple[int, ...] | None = None
+
+
+class Value:
+    """What one xla tensor holds: a device buffer, or a place in the pending recording.
+
+    spec: its shape, dtype and strides. buffer: the jax.Array once computed, else None.
+    generation, index: valid while `generation` is that of the pending recording; index >= 0 is the number of an
+        output of the recording, index < 0 is leaf `-1 - index`.
+    error: why it could not be computed; raised at each use.
+    """
+
+    __slots__ = ("__weakref__", "buffer", "error", "generation", "index", "spec")
+
+    def __init__(self, spec: Spec, buffer: Any = None, generation: int = -1, index: int = 0) -> None:
+        self.spec, self.buffer, self.generation, self.index = spec, buffer, generation, index
+        self.error: BaseException | None = None
+
+
+class Ref(int):
+    """Argument of a row that is a tensor: output number of the recording (>= 0), or leaf `-1 - ref` (< 0)."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"%{int(self)}" if self >= 0 else f"leaf{-1 - self}"
+
+
+class Slot:
+    """Argument of a row that is a number and an input of the program. See Note [Scalar slots]."""
+
+    __slots__ = ("kind",)
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
+
+    def __repr__(self) -> str:
+        return f"slot:{self.kind.__name__}"
+
+
+FLOAT_SLOT, INT_SLOT = Slot(float), Slot(int)
+
+
+class Row:
+    """One op of a recording, and a node of the tree of known recordings. See Note [Replay].
+
+    op: the aten overload. args, kwargs: as called, with Ref for tensors, Slot for variable numbers, and tuples for
+        lists that hold either (or floats); lists of integers stay lists. kwargs holds the values, `names` their names.
+    outs: Specs of what it returns, flattened, None for what is no tensor; `rebuild` puts tensors into the op's return
+        structure (None: a single tensor).
+    base: number of its first output. leaf_base: leaves of the recording before it. leaves: Specs of those it adds.
+    random: draws random numbers, so takes a PRNG key per run.
+    line: "file:line (function)" of the user's code that called the op when the row was made.
+    children: rows that have followed, the one last taken first. programs: compiled programs of the recording that ends
+        with this row, by what else they depend on.
+    """
+
+    __slots__ = (
+        "args", "base", "children", "depth", "kwargs", "leaf_base", "leaves", "line", "names", "op", "outs",
+        "parent", "programs", "random", "rebuild",
+    )  # fmt: skip
+
+    def __init__(self, op: Any, parent: Row | None) -> None:
+        self.op, self.parent = op, parent
+        self.args: tuple[Any, ...] = ()
+        self.kwargs: tuple[Any, ...] = ()
+        self.names: tuple[str, ...] = ()
+        self.outs: tuple[Spec | None, ...] = ()
+        self.leaves: tuple[Spec, ...] = ()
+        self.rebuild: Any = None
+        self.random = False
+        self.line = ""
+        self.children: list[Row] = []
+        self.programs: dict[Any, Any] = {}
+        self.depth = 0 if parent is None else parent.depth + 1
+        self.base = 0 if parent is None else parent.base + len(parent.outs)
+        self.leaf_base = 0 if parent is None else parent.leaf_base + len(parent.leaves)
+
+    def path(self) -> list[Row]:
+        """The recording that ends with this row."""
+        rows: list[Row] = []
+        row = self
+        while row.parent is not None:
+            rows.append(row)
+            row = row.parent
+        return rows[::-1]
+
+    def __repr__(self) -> str:
+        named = [f"{n}={v}" for n, v in zip(self.names, self.kwargs)]
+        return f"%{self.base} = {self.op}({', '.join([*map(str, self.args), *named])})  # {self.line}"
+
+
+ValueRef = weakref.ref[Value]

@@ -1,0 +1,209 @@
+"""Convolutions in one to three spatial dimensions, their transposes and gradients, as plain XLA convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from torch_xla._src.ops import dtypes
+from torch_xla._src.ops.registry import lowers
+
+# Note [Layout of convolutions]
+# Programs state PyTorch's own layout (batch, channels, space): XLA chooses the layout that suits the device while it
+# compiles, and cancels the transposes between neighbours, which it could not do with transposes we had put there.
+
+
+def _per_dim(values: Sequence[int], count: int) -> tuple[int, ...]:
+    values = tuple(int(v) for v in values)
+    return values * count if len(values) == 1 else values
+
+
+def _numbers(ndim: int) -> lax.ConvDimensionNumbers:
+    order = tuple(range(ndim))
+    return lax.ConvDimensionNumbers(order, order, order)
+
+
+def _forward(x: Any, w: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> jax.Array:
+    return lax.conv_general_dilated(
+        x,
+        w,
+        window_strides=stride,
+        padding=[(p, p) for p in padding],
+        rhs_dilation=dilation,
+        dimension_numbers=_numbers(x.ndim),
+        feature_group_count=groups,
+    )
+
+
+def _transposed(
+    x: Any, w: Any, stride: Any, padding: Any, dilation: Any, extra: Sequence[int], groups: int
+) -> jax.Array:
+    """Transpose of `_forward` in its first argument; `extra` rows stand at the far end of each dim of the result."""
+    reach = [d * (k - 1) for d, k in zip(dilation, w.shape[2:])]
+    return lax.conv_general_dilated(
+        x,
+        _swap_channels(lax.rev(w, tuple(range(2, w.ndim))), groups),
+        window_strides=(1,) * len(stride),
+        padding=[(r - p, r - p + e) for r, p, e in zip(reach, padding, extra)],
+        lhs_dilation=stride,
+        rhs_dilation=dilation,
+        dimension_numbers=_numbers(x.ndim),
+        feature_group_count=groups,
+    )
+
+
+def _swap_channels(w: jax.Array, groups: int) -> jax.Array:
+    """[groups * A, B, ...] to [groups * B, A, ...], group by group."""
+    if groups == 1:
+        return w.swapaxes(0, 1)
+    split = w.reshape(groups, w.shape[0] // groups, *w.shape[1:]).swapaxes(1, 2)
+    return split.reshape(-1, *split.shape[2:])
+
+
+def _weight_gradient(
+    x: Any, g: Any, kernel: Sequence[int], stride: Any, padding: Any, dilation: Any, groups: int
+) -> jax.Array:
+    """Gradient of `_forward` in the weight: a convolution that sums over the batch, strides and dilations exchanged."""
+    space = tuple(range(2, x.ndim))
+    used = [d * (k - 1) + s * (o - 1) + 1 for d, k, s, o in zip(dilation, kernel, stride, g.shape[2:])]
+    ends = [(p, u - n - p) for p, u, n in zip(padding, used, x.shape[2:])]
+    swapped = (1, 0, *space)
+    return lax.conv_general_dilated(
+        x,
+        g,
+        window_strides=dilation,
+        padding=ends,
+        rhs_dilation=stride,
+        dimension_numbers=lax.ConvDimensionNumbers(swapped, swapped, swapped),
+        batch_group_count=groups,
+    )
+
+
+def _add_bias(y: jax.Array, bias: jax.Array | None) -> jax.Array:
+    if bias is None:
+        return y
+    shape = (-1,) + (1,) * (y.ndim - 2)
+    dtype = dtypes.opmath(y.dtype)
+    return y.astype(dtype) + bias.astype(dtype).reshape(shape)
+
+
+@lowers("aten.convolution", "aten.convolution_overrideable")
+def convolution(
+    input: jax.Array,
+    weight: jax.Array,
+    bias: jax.Array | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> jax.Array:
+    count = weight.ndim - 2
+    stride, padding, dilation, extra = (_per_dim(v, count) for v in (stride, padding, dilation, output_padding))
+    if transposed:
+        y = _transposed(input, weight, stride, padding, dilation, extra, groups)
+    else:
+        y = _forward(input, weight, stride, padding, dilation, groups)
+    return _add_bias(y, bias)
+
+
+@lowers("aten.convolution_backward_overrideable")
+def convolution_backward(
+    grad_output: jax.Array,
+    input: jax.Array,
+    weight: jax.Array,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    output_mask: Sequence[bool],
+) -> tuple[Any, Any, Any]:
+    count = weight.ndim - 2
+    where = tuple(_per_dim(v, count) for v in (stride, padding, dilation))
+    for_input, for_weight, for_bias = output_mask
+    gradients: list[Any] = [None, None, None]
+    if for_input and transposed:
+        gradients[0] = _forward(grad_output, weight, *where, groups)
+    elif for_input:
+        gradients[0] = _transposed(grad_output, weight, *where, _unseen(input, grad_output, weight, *where), groups)
+    if for_weight:
+        # A transposed convolution is the transpose of `_forward`, so input and gradient trade places.
+        image, window = (grad_output, input) if transposed else (input, grad_output)
+        gradients[1] = _weight_gradient(image, window, weight.shape[2:], *where, groups)
+    if for_bias:
+        gradients[2] = bias_gradient(grad_output)
+    return tuple(gradients)  # type: ignore[return-value]
+
+
+def _unseen(x: Any, y: Any, w: Any, stride: Any, padding: Any, dilation: Any) -> list[int]:
+    """Rows at the far end of each dim of `x` (padding included) that no window of the convolution `y` reached."""
+    used = [s * (o - 1) + d * (k - 1) + 1 for s, o, d, k in zip(stride, y.shape[2:], dilation, w.shape[2:])]
+    return [n + 2 * p - u for n, p, u in zip(x.shape[2:], padding, used)]
+
+
+def bias_gradient(grad_output: jax.Array) -> jax.Array:
+    axes = (0, *range(2, grad_output.ndim))
+    return jnp.sum(grad_output, axes, dtype=dtypes.opmath(grad_output.dtype))
+
+
+@lowers("aten.convolution_backward")
+def _convolution_backward(grad_output: Any, input: Any, weight: Any, bias_sizes: Any, *rest: Any) -> Any:
+    return convolution_backward(grad_output, input, weight, *rest)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Names of particular kernels: only code that calls them by name gets here.
+
+
+@lowers("aten._slow_conv2d_forward", "aten.slow_conv3d_forward", "aten._conv_depthwise2d", "aten.conv_depthwise3d")
+@lowers("aten.slow_conv_dilated2d", "aten.slow_conv_dilated3d")
+def _kernel_convolution(
+    self: jax.Array,
+    weight: jax.Array,
+    kernel_size: Sequence[int],
+    bias: jax.Array | None = None,
+    stride: Sequence[int] = (1,),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+) -> jax.Array:
+    groups = self.shape[1] // weight.shape[1]  # the depthwise kernels imply it
+    return convolution(self, weight, bias, stride, padding, dilation, False, (0,), groups)
+
+
+@lowers("aten.slow_conv_transpose2d", "aten.slow_conv_transpose3d")
+def _kernel_transposed(
+    self: jax.Array,
+    weight: jax.Array,
+    kernel_size: Sequence[int],
+    bias: jax.Array | None = None,
+    stride: Sequence[int] = (1,),
+    padding: Sequence[int] = (0,),
+    output_padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+) -> jax.Array:
+    batched = self if self.ndim == weight.ndim else self[None]
+    y = convolution(batched, weight, bias, stride, padding, dilation, True, output_padding, 1)
+    return y if self.ndim == weight.ndim else y[0]
+
+
+@lowers("aten.mkldnn_convolution")
+def _mkldnn_convolution(
+    self: Any, weight: Any, bias: Any, padding: Any, stride: Any, dilation: Any, groups: int
+) -> jax.Array:
+    return convolution(self, weight, bias, stride, padding, dilation, False, (0,), groups)
+
+
+@lowers("aten.conv_tbc")
+def conv_tbc(self: jax.Array, weight: jax.Array, bias: jax.Array, pad: int = 0) -> jax.Array:
+    """Convolution over time of [time, batch, channels] with weight [width, in, out]."""
+    numbers = lax.ConvDimensionNumbers((1, 2, 0), (2, 1, 0), (1, 2, 0))
+    y = lax.conv_general_dilated(self, weight, (1,), [(pad, pad)], dimension_numbers=numbers)
+    dtype = dtypes.opmath(y.dtype)
+    return y.astype(dtype) + bias.astype(dtype)

@@ -1,0 +1,52 @@
+"""Finds the line of the user's code that an op comes from."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import threading
+from functools import cache
+from types import FrameType
+
+import torch
+
+_LIBRARIES = tuple(
+    os.path.realpath(path) + os.sep
+    for path in {
+        os.path.dirname(torch.__file__),
+        os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))),
+        sysconfig.get_paths()["stdlib"],
+        sysconfig.get_paths()["purelib"],
+        sysconfig.get_paths()["platlib"],
+    }
+)
+
+
+@cache
+def _is_library(filename: str) -> bool:
+    return filename.startswith("<") or os.path.realpath(filename).startswith(_LIBRARIES)
+
+
+def _innermost(frame: FrameType | None) -> FrameType | None:
+    while frame is not None and _is_library(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def user_frame() -> FrameType | None:
+    """The innermost frame outside of torch, torch_xla and installed packages.
+
+    Backward runs on the autograd engine's threads: there it is the frame of the main thread, which waits in backward.
+    """
+    frame = _innermost(sys._getframe(1))
+    if frame is None and threading.current_thread() is not threading.main_thread():
+        ident = threading.main_thread().ident
+        frame = _innermost(sys._current_frames().get(ident)) if ident is not None else None
+    return frame
+
+
+def user_line() -> str:
+    """`file:line (function)` of `user_frame()`, or an empty string."""
+    frame = user_frame()
+    return f"{frame.f_code.co_filename}:{frame.f_lineno} ({frame.f_code.co_name})" if frame is not None else ""

@@ -1,0 +1,29 @@
+"""Bytes on the device: what is live, what the device has."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from torch_xla._src.runtime import client
+
+
+def live_bytes(device: Any = None) -> int:
+    """Bytes of all live buffers on a device (the default one), counted from the buffers themselves."""
+    device = device or client.default_device()
+    return sum(b.nbytes for b in device.client.live_arrays() if not b.is_deleted() and device in b.devices())
+
+
+def info() -> dict[str, int]:
+    """`bytes_used`, `bytes_limit`, `peak_bytes_used`, `kb_total`, `kb_free`; on CPU the limit is the machine's memory."""
+    device = client.default_device()
+    stats = device.memory_stats() or {}
+    used = stats.get("bytes_in_use", live_bytes(device) if not stats else 0)
+    limit = stats.get("bytes_limit", os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return {
+        "bytes_used": used,
+        "bytes_limit": limit,
+        "peak_bytes_used": stats.get("peak_bytes_in_use", used),
+        "kb_total": limit // 1024,
+        "kb_free": (limit - used) // 1024,
+    }

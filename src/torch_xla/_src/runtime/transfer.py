@@ -1,0 +1,54 @@
+"""Copies between host tensors and device buffers. Both directions copy: no memory is ever shared with torch or numpy.
+
+A device buffer that aliased a host tensor would change under a program that reads it later; a host tensor that aliased
+a device buffer would change when the buffer is donated.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import torch
+
+from torch_xla._src.runtime import client, metrics
+
+# numpy has no such dtypes; their bits travel as integers of the same width.
+_BITS = {torch.bfloat16: torch.int16}
+_BITS |= {getattr(torch, n): torch.uint8 for n in dir(torch) if n.startswith("float8_")}
+
+
+def upload(tensor: torch.Tensor, placement: Any = None) -> Any:
+    """A jax.Array with the contents of a CPU tensor, on `placement` (a device or sharding; default device if None)."""
+    import jax
+
+    from torch_xla._src.ops.dtypes import numpy_dtype
+
+    start = time.perf_counter_ns()
+    dtype = numpy_dtype(tensor.dtype)
+    tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    array = tensor.view(_BITS[tensor.dtype]).numpy().view(dtype) if tensor.dtype in _BITS else tensor.numpy()
+    array = array.reshape(tensor.shape)  # .view() of a 0-d array of another dtype may add a dimension
+    with jax.enable_x64(True):
+        buffer = jax.device_put(array, placement or client.default_device(), may_alias=False)
+    metrics.sample("TransferToDeviceTime", time.perf_counter_ns() - start)
+    metrics.sample("OutboundData", array.nbytes)
+    return buffer
+
+
+def download(buffer: Any) -> torch.Tensor:
+    """A CPU tensor with the contents of a jax.Array; waits until it is computed."""
+    from torch_xla._src.ops.dtypes import torch_dtype
+
+    start = time.perf_counter_ns()
+    dtype = torch_dtype(buffer.dtype)
+    array = np.array(buffer, copy=True)
+    if dtype in _BITS:
+        bits = {2: np.int16, 1: np.uint8}[array.dtype.itemsize]
+        tensor = torch.from_numpy(array.reshape(-1).view(bits)).view(dtype).reshape(array.shape)
+    else:
+        tensor = torch.from_numpy(array)
+    metrics.sample("TransferFromDeviceTime", time.perf_counter_ns() - start)
+    metrics.sample("InboundData", array.nbytes)
+    return tensor
