@@ -8,7 +8,7 @@ from functools import cache
 @cache
 def install() -> None:
     """Teaches torch the device, once."""
-    from torch_xla._src.device import attention, autocast, functionalize, guard, identity, kernels, optim, random
+    from torch_xla._src.device import attention, autocast, functionalize, guard, identity, kernels, optim, random, serialization
 
     guard.install()
     kernels.install()
@@ -18,3 +18,4 @@ def install() -> None:
     identity.install()
     optim.install()
     random.install()
+    serialization.install()

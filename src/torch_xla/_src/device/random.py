@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import types
 from typing import Any
 
 import torch
 
+from torch_xla._src.api import wait_device_ops
 from torch_xla._src.runtime import rng
 
 
@@ -43,6 +45,9 @@ def _module() -> types.ModuleType:
         "initial_seed": rng.get_state,
         "is_available": lambda: True,
         "is_initialized": lambda: True,
+        "_initialized": True,  # checkpointing saves random state only then
+        "device": lambda index: contextlib.nullcontext(),
+        "synchronize": lambda device=None: wait_device_ops(),
         "_is_in_bad_fork": lambda: False,
         "device_count": device_count,
         "current_device": lambda: 0,

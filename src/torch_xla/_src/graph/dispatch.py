@@ -61,10 +61,20 @@ def _choose(op: Any) -> Handler:
 # ---- aliases: values never change, so an alias shares the Value -----------------------------------------------------
 
 
-@handles(aten.detach_copy.default, aten.alias_copy.default, aten.lift_fresh.default, aten.lift_fresh_copy.default)
-@handles(aten.detach.default, aten.alias.default)
+@handles(aten.detach_copy.default, aten.alias_copy.default, aten.detach.default, aten.alias.default)
 def _alias(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     return inner_of_value(args[0].value)
+
+
+@handles(aten.lift_fresh.default, aten.lift_fresh_copy.default, aten.lift.default)
+def _lift(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """torch.tensor(..., device="xla") builds a bare inner tensor with functionalization off, then lifts it."""
+    return torch._to_functional_tensor(inner_of_value(args[0].value))
+
+
+@handles(aten._has_compatible_shallow_copy_type.default)
+def _has_compatible_shallow_copy_type(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    return all(type(a) is XlaTensor for a in args)
 
 
 # ---- between host and device ----------------------------------------------------------------------------------------
@@ -106,9 +116,16 @@ def _copy(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     target, source = args[0], args[1]
     if type(target) is XlaTensor and type(source) is not XlaTensor:
         return upload_like(target.value.spec, source)
-    if type(target) is not XlaTensor:  # a host tensor takes the contents of one on the device
-        return target.copy_(download(source))
     return RECORDER.record(op, args[:2], {})
+
+
+@handles(aten.copy_.default)
+def _copy_into(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    target, source = args[0], args[1]
+    if type(target) is XlaTensor:
+        target.value = _copy(aten.copy.default, (target, source), {}).value
+        return target
+    return target.copy_(download(source))  # a host tensor takes the contents of one on the device
 
 
 @handles(aten._local_scalar_dense.default)
@@ -148,11 +165,12 @@ def _mutate(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     names = [a.name for a in op._schema.arguments]
     bound = dict(zip(names, args)) | kwargs
     written = [bound[a.name] for a in op._schema.arguments if a.is_write]
-    accepted = {a.name for a in functional._schema.arguments}
-    inputs = {k: v for k, v in bound.items() if k in accepted}
-    if any(a.name == "dtype" for a in functional._schema.arguments) and written:
+    arguments = functional._schema.arguments
+    positional = [bound.pop(a.name) for a in arguments if not a.kwarg_only and a.name in bound]
+    inputs = {a.name: bound[a.name] for a in arguments if a.name in bound}
+    if any(a.name == "dtype" for a in arguments):  # a factory with out=
         inputs["dtype"] = written[0].dtype
-    results = dispatch(functional, (), inputs)
+    results = dispatch(functional, positional, inputs)
     results = results if isinstance(results, (list, tuple)) else [results]
     for target, result in zip(written, results[-len(written) :]):
         target.value = dispatch(aten.copy.default, (target, result), {}).value if target.shape == result.shape else result.value

@@ -73,7 +73,16 @@ def _attend(query: Any, key: Any, value: Any, bias: Any, is_causal: bool, scale:
 
 
 def _gradients(
-    g: Any, query: Any, key: Any, value: Any, bias: Any, out: Any, logsumexp: Any, is_causal: bool, scale: Any, kept: Any
+    g: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    bias: Any,
+    out: Any,
+    logsumexp: Any,
+    is_causal: bool,
+    scale: Any,
+    kept: Any,
 ) -> tuple[Any, Any, Any, Any]:
     """Gradients of query, key, value and scores."""
     dtype, low = dtypes.opmath(query.dtype), query.dtype
@@ -129,9 +138,7 @@ def fused_attention_backward(
     kept = _kept(philox_seed, shape, dropout_p, dtypes.opmath(query.dtype)) if dropout_p else None
     # The meta kernel makes logsumexp float32 whatever the inputs: too little for float64.
     saved = logsumexp if query.dtype != jnp.float64 else None
-    *grads, grad_scores = _gradients(
-        grad_out, query, key, value, attn_bias, out, saved, is_causal, scale, kept
-    )  # fmt: skip
+    *grads, grad_scores = _gradients(grad_out, query, key, value, attn_bias, out, saved, is_causal, scale, kept)
     if attn_bias is not None and grad_input_mask[3]:
         grads.append(_sum_to(grad_scores, attn_bias.shape))
     else:

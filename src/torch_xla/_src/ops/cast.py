@@ -35,6 +35,7 @@ def copy(self: Any, src: Any, non_blocking: bool = False) -> Any:
     return jnp.broadcast_to(convert(src, self.dtype), self.shape)
 
 
-@lowers("aten.clone", "aten.contiguous", "aten._lazy_clone")
-def clone(self: Any, **_: Any) -> Any:
+@lowers("aten.clone", "aten.contiguous", "aten._lazy_clone", "aten.alias_copy", "aten.detach_copy")
+@lowers("aten.lift", "aten.lift_fresh", "aten.lift_fresh_copy")
+def identity(self: Any, **_: Any) -> Any:
     return self

@@ -23,6 +23,17 @@ def imag(self: Any) -> Any:
     return jnp.imag(self)
 
 
+@lowers("aten.view_as_real_copy")
+def view_as_real(self: Any) -> Any:
+    return jnp.stack([jnp.real(self), jnp.imag(self)], axis=-1)
+
+
+@lowers("aten.view_as_complex_copy")
+def view_as_complex(self: Any) -> Any:
+    x = cast(self, opmath(self.dtype))
+    return lax.complex(x[..., 0], x[..., 1])
+
+
 @lowers("aten.complex")
 def complex_(real: Any, imag: Any) -> Any:
     dtype = np.promote_types(opmath(real.dtype), opmath(imag.dtype))
@@ -42,9 +53,14 @@ def angle(spec: OutSpec, self: Any) -> Any:
     return jnp.where(jnp.isnan(x), x, jnp.where(x < 0, jnp.pi, 0).astype(x.dtype))
 
 
-@lowers("aten.conj_physical", "aten._conj_physical", "aten.conj")
+@lowers("aten._conj_copy", "aten.conj_physical", "aten._conj_physical", "aten.conj")
 def conj(self: Any) -> Any:
     return jnp.conj(self) if is_complex(self) else self
+
+
+@lowers("aten._neg_view_copy")
+def neg_view(self: Any) -> Any:
+    return jnp.negative(self)
 
 
 @lowers("aten.resolve_conj", "aten.resolve_neg")

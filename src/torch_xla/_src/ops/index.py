@@ -159,8 +159,8 @@ def _write(x: jax.Array, dim: int, index: jax.Array, source: Any, kind: str) -> 
     shape = (*wide.shape[:dim], index.shape[0], *wide.shape[dim + 1 :])
     source = jnp.broadcast_to(source.reshape(shape) if source.ndim else source, shape)
     ref = wide.at[(slice(None),) * dim + (index,)]
-    write = {"set": ref.set, "add": ref.add, "mul": ref.mul, "min": ref.min, "max": ref.max}[kind]
-    return write(source, mode="drop").reshape(x.shape)
+    written: jax.Array = getattr(ref, kind)(source, mode="drop")
+    return written.reshape(x.shape)
 
 
 @lowers("aten.index_add")

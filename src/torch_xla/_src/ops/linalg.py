@@ -111,9 +111,7 @@ def vdot(self: jax.Array, other: jax.Array) -> jax.Array:
 
 
 @lowers("aten.addr", specs=True)
-def addr(
-    spec: Any, self: jax.Array, vec1: jax.Array, vec2: jax.Array, *, beta: Any = 1, alpha: Any = 1
-) -> jax.Array:
+def addr(spec: Any, self: jax.Array, vec1: jax.Array, vec2: jax.Array, *, beta: Any = 1, alpha: Any = 1) -> jax.Array:
     if spec.dtype == bool:
         return _addr_bool(self, vec1, vec2, beta, alpha)
     dtype = dtypes.opmath(spec.dtype)

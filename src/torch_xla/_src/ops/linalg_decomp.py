@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -13,7 +12,7 @@ from jax import lax
 
 from torch_xla._src.ops import dtypes
 from torch_xla._src.ops.norm import norm_along
-from torch_xla._src.ops.registry import lowers
+from torch_xla._src.ops.registry import OutSpec, lowers
 
 # Note [Info of factorizations]
 # LAPACK reports the first pivot that failed. XLA does not, so it is found in what XLA returns. The check that raises
@@ -222,30 +221,24 @@ def linalg_lu_solve(LU: Any, pivots: Any, B: Any, *, left: bool = True, adjoint:
 # Solving and determinants by LU
 
 # Note [Which matrix was factored]
-# The LU that these ops hand to their backward is that of A^T where A is real and contiguous, else of A, and the backward
-# formulas (C++) decide by the same test which one they hold. Strides do not reach a lowering: it takes A as contiguous.
-# The device must make A contiguous before these ops.
+# The LU that `_linalg_det` and `_linalg_slogdet` hand to their backward is that of A^T where A is real and contiguous,
+# else of A, and the backward formulas (C++) decide by the same test which one they hold. Strides do not reach a
+# lowering: it takes A as contiguous, and the device must make it so before it calls these two.
 
 
-def _factored(a: jax.Array) -> tuple[Any, Any, Any, bool]:
-    """LU, pivots, permutation, and whether they are those of A^T. See Note [Which matrix was factored]."""
-    turned = not dtypes.is_complex(a)
-    return *_lu(a.mT if turned else a), turned
+def _factored(a: jax.Array) -> tuple[Any, Any]:
+    """LU and pivots of the matrix that the backward expects. See Note [Which matrix was factored]."""
+    packed, pivots, _ = _lu(a if dtypes.is_complex(a) else a.mT)
+    return packed, pivots
 
 
 @lowers("aten._linalg_solve_ex")
 def linalg_solve_ex(A: Any, B: Any, *, left: bool = True, check_errors: bool = False) -> tuple[Any, Any, Any, Any]:
     vector = B.ndim == 1 or (B.ndim == A.ndim - 1 and B.shape == A.shape[:-1])
-    packed, pivots, permutation, turned = _factored(A)
+    packed, pivots, _ = _lu(A)
     b = B[..., None] if vector else B
-    batch = np.broadcast_shapes(A.shape[:-2], b.shape[:-2])
-    b = jnp.broadcast_to(b if left or vector else _adjoint(b), (*batch, *(b if left or vector else b.mT).shape[-2:]))
-    wide = jnp.broadcast_to(packed, (*batch, *packed.shape[-2:]))
-    order = jnp.broadcast_to(permutation, (*batch, permutation.shape[-1]))
-    # X A = B is A^H X^H = B^H, and A^H is the matrix factored where A is real.
-    x = _lu_solve(wide, order, b, adjoint=turned == (left or vector))
-    x = x[..., 0] if vector else x if left else _adjoint(x)
-    return x, packed, pivots, _lu_info(packed)
+    x = linalg_lu_solve(packed, pivots, b, left=left or vector)
+    return x[..., 0] if vector else x, packed, pivots, _lu_info(packed)
 
 
 @lowers("aten.linalg_inv_ex")
@@ -262,14 +255,14 @@ def _swap_sign(pivots: jax.Array, dtype: Any) -> jax.Array:
 
 @lowers("aten._linalg_det")
 def linalg_det(A: Any) -> tuple[Any, Any, Any]:
-    packed, pivots, _, _ = _factored(A)
+    packed, pivots = _factored(A)
     diagonal = jnp.diagonal(packed, axis1=-2, axis2=-1)
     return _swap_sign(pivots, A.dtype) * jnp.prod(diagonal, -1), packed, pivots
 
 
 @lowers("aten._linalg_slogdet")
 def linalg_slogdet(A: Any) -> tuple[Any, Any, Any, Any]:
-    packed, pivots, _, _ = _factored(A)
+    packed, pivots = _factored(A)
     diagonal = jnp.diagonal(packed, axis1=-2, axis2=-1)
     sign = _swap_sign(pivots, A.dtype) * jnp.prod(jnp.sign(diagonal), -1)
     return sign, jnp.sum(jnp.log(jnp.abs(diagonal)), -1), packed, pivots
@@ -279,11 +272,17 @@ def linalg_slogdet(A: Any) -> tuple[Any, Any, Any, Any]:
 # Orthogonal factorizations and spectra
 
 
+def _empty_q(spec: OutSpec, dtype: Any) -> jax.Array:
+    """The orthogonal factor of a matrix without elements: the identity, as far as it goes."""
+    if len(spec.shape) < 2:
+        return jnp.zeros(spec.shape, dtype)
+    return jnp.broadcast_to(jnp.eye(*spec.shape[-2:], dtype=dtype), spec.shape)
+
+
 @lowers("aten.linalg_qr", specs=True)
 def linalg_qr(specs: Any, A: Any, mode: str = "reduced") -> tuple[Any, Any]:
     if A.size == 0:
-        q = jnp.broadcast_to(jnp.eye(*specs[0].shape[-2:], dtype=A.dtype), specs[0].shape) if mode != "r" else None
-        return jnp.zeros((0,), A.dtype) if q is None else q, jnp.zeros(specs[1].shape, A.dtype)
+        return _empty_q(specs[0], A.dtype), jnp.zeros(specs[1].shape, A.dtype)
     q, r = lax.linalg.qr(A, full_matrices=mode == "complete")
     return jnp.zeros((0,), A.dtype) if mode == "r" else q, r
 
@@ -326,7 +325,8 @@ def linalg_svd(
     specs: Any, A: Any, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None
 ) -> tuple[Any, Any, Any]:
     if A.size == 0:
-        return tuple(jnp.broadcast_to(jnp.eye(*s.shape[-2:], dtype=s.dtype), s.shape) if len(s.shape) > 1 and i != 1 else jnp.zeros(s.shape, s.dtype) for i, s in enumerate(specs))  # fmt: skip  # noqa: E501
+        u, values, vh = specs
+        return _empty_q(u, A.dtype), jnp.zeros(values.shape), _empty_q(vh, A.dtype)
     if not compute_uv:
         blank = jnp.zeros((0,), A.dtype)
         return blank, lax.linalg.svd(A, compute_uv=False), blank

@@ -237,7 +237,9 @@ def _divisor(windows: Windows, include_pad: bool, override: int | None, dtype: A
 
 
 def _divide(total: jax.Array, divisor: jax.Array) -> jax.Array:
-    return total / divisor if jnp.issubdtype(total.dtype, jnp.inexact) else lax.div(*jnp.broadcast_arrays(total, divisor))
+    return (
+        total / divisor if jnp.issubdtype(total.dtype, jnp.inexact) else lax.div(*jnp.broadcast_arrays(total, divisor))
+    )
 
 
 def _register_avg_pool(count: int) -> None:

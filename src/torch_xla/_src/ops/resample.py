@@ -167,48 +167,51 @@ def _resize_nearest(exact: bool) -> Callable[..., jax.Array]:
     return forward
 
 
-def _resize_taps(make_taps: Callable[..., Taps]) -> Callable[..., jax.Array]:
+def _separable(one_dim: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """A mode from its pass along one dimension. Computes in float32 at least; uint8 is rounded at each pass."""
+
     def forward(x: jax.Array, sizes: Sequence[int], align: bool, factors: Sequence[float | None]) -> jax.Array:
-        dtype = np.float64 if x.dtype == np.float64 else np.float32
-        for d, (size, factor) in enumerate(zip(sizes, factors), 2):
-            x = _combine(x, make_taps(x.shape[d], size, align, factor, dtype), d)
+        integral = dtypes.is_integral(x)
+        x = x.astype(np.float32 if integral else dtypes.opmath(x.dtype))
+        # The last dimension first: it is the contiguous one, and the order in which PyTorch rounds.
+        for d, (size, factor) in reversed(list(enumerate(zip(sizes, factors), 2))):
+            x = one_dim(x, d, size, align, factor, np.dtype(x.dtype).type)
+            x = jnp.clip(jnp.floor(x + 0.5), 0, 255) if integral else x
         return x
 
     return forward
+
+
+def _resize_taps(make_taps: Callable[..., Taps]) -> Callable[..., jax.Array]:
+    return _separable(lambda x, dim, size, *how: _combine(x, make_taps(x.shape[dim], size, *how), dim))
 
 
 def _resize_antialiased(filter: Callable[[Any], Any], width: int) -> Callable[..., jax.Array]:
-    def forward(x: jax.Array, sizes: Sequence[int], align: bool, factors: Sequence[float | None]) -> jax.Array:
-        dtype = np.float64 if x.dtype == np.float64 else np.float32
-        # The last dimension first: it is the contiguous one, and what is left for the others is smaller.
-        for d, (size, factor) in reversed(list(enumerate(zip(sizes, factors), 2))):
-            if size != x.shape[d]:
-                x = _apply_matrix(x, _antialias_matrix(filter, width, x.shape[d], size, align, factor, dtype), d)
-        return x
+    def one_dim(x: jax.Array, dim: int, size: int, *how: Any) -> jax.Array:
+        if size == x.shape[dim]:
+            return x
+        return _apply_matrix(x, _antialias_matrix(filter, width, x.shape[dim], size, *how), dim)
 
-    return forward
-
-
-def _widened(forward: Callable[..., jax.Array], x: jax.Array, *args: Any) -> jax.Array:
-    """Runs in float32 at least; PyTorch rounds uint8 images to the nearest value."""
-    integral = dtypes.is_integral(x)
-    out = forward(x.astype(np.float32 if integral else dtypes.opmath(x.dtype)), *args)
-    return jnp.clip(jnp.round(out), 0, 255) if integral else out
+    return _separable(one_dim)
 
 
 def _register(name: str, rank: int, forward: Callable[..., jax.Array], moves_only: bool) -> None:
     """Registers forward and backward; `moves_only`: nearest, which neither computes nor has align_corners."""
     first_scale = 0 if moves_only else 1
+    names = ["scales"] if rank == 1 else ["scales_d", "scales_h", "scales_w"][-rank:]
+    names = names if moves_only else ["align_corners", *names]
+
+    def _positional(options: Sequence[Any], named: dict[str, Any]) -> list[Any]:
+        return [*options, *(named.get(name) for name in names[len(options) :])]
 
     def run(x: jax.Array, sizes: Sequence[int], options: Sequence[Any]) -> jax.Array:
         align = False if moves_only else bool(options[0])
         factors = [*options[first_scale:], *[None] * rank][:rank]
-        args = (tuple(sizes), align, factors)
-        return forward(x, *args) if moves_only else _widened(forward, x, *args)
+        return forward(x, tuple(sizes), align, factors)
 
     @lowers(f"aten.{name}", specs=True, static=_SCALES)
     def resize(spec: OutSpec, x: jax.Array, output_size: Sequence[int], *options: Any, **named: Any) -> jax.Array:
-        return run(x, spec.shape[2:], [*options, *named.values()])
+        return run(x, spec.shape[2:], _positional(options, named))
 
     @lowers(f"aten.{name}.vec", specs=True)
     def resize_vec(spec: OutSpec, x: jax.Array, output_size: Any, *options: Any) -> jax.Array:
@@ -219,7 +222,7 @@ def _register(name: str, rank: int, forward: Callable[..., jax.Array], moves_onl
     def resize_backward(
         grad_output: jax.Array, output_size: Sequence[int], input_size: Sequence[int], *options: Any, **named: Any
     ) -> jax.Array:
-        values = [*options, *named.values()]
+        values = _positional(options, named)
         return transpose_linear(lambda x: run(x, output_size, values), input_size, grad_output)
 
 

@@ -102,7 +102,7 @@ def flip(x: jax.Array, dims: Sequence[int]) -> jax.Array:
 
 @lowers("aten.rot90")
 def rot90(x: jax.Array, k: int = 1, dims: Sequence[int] = (0, 1)) -> jax.Array:
-    return jnp.rot90(x, k, tuple(dims))
+    return jnp.rot90(x, k, (dims[0], dims[1]))
 
 
 @lowers("aten.roll")
@@ -534,7 +534,8 @@ def im2col(x: jax.Array, kernel_size: Pair, dilation: Pair, padding: Pair, strid
     x = constant_pad_nd(x, [pad[1], pad[1], pad[0], pad[0]])
     x = _windows(x, x.ndim - 1, kernel[1], step[1], dilate[1])  # ..., H, kw, w
     x = _windows(x, x.ndim - 3, kernel[0], step[0], dilate[0])  # ..., kh, h, kw, w
-    return jnp.swapaxes(x, -3, -2).reshape(*batch, channels * kernel[0] * kernel[1], -1)
+    windows = x.shape[-3] * x.shape[-1]
+    return jnp.swapaxes(x, -3, -2).reshape(*batch, channels * kernel[0] * kernel[1], windows)
 
 
 @lowers("aten.col2im")

@@ -1,17 +1,13 @@
-"""Lowerings of ops that order elements: sort, top-k, order statistics, mode, histograms."""
+"""Lowerings of ops that order elements: sort, top-k, order statistics, mode."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from torch_xla._src.ops import dtypes
-from torch_xla._src.ops.registry import OutSpec, lowers
+from torch_xla._src.ops.registry import lowers
 from torch_xla._src.ops.shape import at_least_1d, wrap_dim
 
 # Note [Order of NaN]
@@ -154,115 +150,3 @@ def mode(x: jax.Array, dim: int = -1, keepdim: bool = False) -> Pair:
     run_start = lax.cummax(jnp.where(starts, position, 0), axis=dim)
     length = jnp.where(ends, position - run_start, -1)
     return _pick((values, indices), jnp.argmax(length, axis=dim, keepdims=True), dim, keepdim)
-
-
-# ---- histograms
-
-
-def _limits(x: jax.Array, low: Any, high: Any, margin: float) -> tuple[jax.Array, jax.Array]:
-    """The range of a histogram: equal limits mean that of the data, a single value is widened by the margin."""
-    low, high = (dtypes.cast(v, x.dtype) for v in (low, high))
-    if x.size:
-        same = low == high
-        low, high = jnp.where(same, jnp.min(x), low), jnp.where(same, jnp.max(x), high)
-    return jnp.where(low == high, low - margin, low), jnp.where(low == high, high + margin, high)
-
-
-def _count_between(x: jax.Array, edges: jax.Array, weight: jax.Array | None, dtype: Any) -> jax.Array:
-    """Total weight in each bin [edge, next edge), the last bin closed; NaN and values outside count nowhere."""
-    bins = edges.shape[0] - 1
-    position = jnp.searchsorted(edges, x, side="right") - 1
-    position = jnp.where(x == edges[-1], bins - 1, position)
-    inside = (x >= edges[0]) & (x <= edges[-1])
-    amount = jnp.ones((), dtype) if weight is None else weight.reshape(-1).astype(dtype)
-    return jnp.zeros(bins, dtype).at[jnp.where(inside, position, bins)].add(amount, mode="drop")
-
-
-def _even_edges(low: jax.Array, high: jax.Array, bins: int, dtype: Any) -> jax.Array:
-    step = (high - low) / bins
-    edges = low + step * lax.iota(dtype, bins + 1)
-    return jnp.where(lax.iota(np.int32, bins + 1) == bins, high, edges).astype(dtype)
-
-
-@lowers("aten.histc")
-def histc(x: jax.Array, bins: int = 100, min: Any = 0, max: Any = 0) -> jax.Array:
-    """Bins by the position within the range, as PyTorch does, not by comparing with rounded edges."""
-    dtype = x.dtype
-    x = x.reshape(-1).astype(dtypes.opmath(dtype) if jnp.issubdtype(dtype, jnp.floating) else np.float64)
-    low, high = _limits(x, min, max, 1.0)
-    position = jnp.floor((x - low) * (bins / (high - low)))
-    inside = (x >= low) & (x <= high)
-    target = jnp.where(inside, jnp.minimum(position, bins - 1), bins).astype(np.int32)
-    return jnp.zeros(bins, np.int32).at[target].add(1, mode="drop").astype(dtype)
-
-
-def _histogram(x: jax.Array, edges: jax.Array, weight: jax.Array | None, density: bool) -> Pair:
-    counts = _count_between(x.reshape(-1), edges, weight, x.dtype)
-    if density:
-        counts = counts / jnp.sum(counts) / jnp.diff(edges)
-    return counts, edges
-
-
-@lowers("aten.histogram.bins_tensor")
-def histogram(x: jax.Array, bins: jax.Array, *, weight: jax.Array | None = None, density: bool = False) -> Pair:
-    return _histogram(x, bins, weight, density)
-
-
-@lowers("aten.histogram.bin_ct")
-def histogram_bin_ct(
-    x: jax.Array,
-    bins: int = 100,
-    *,
-    range: Sequence[float] | None = None,
-    weight: jax.Array | None = None,
-    density: bool = False,
-) -> Pair:
-    low, high = _limits(x, *(range or (0, 0)), 0.5)
-    return _histogram(x, _even_edges(low, high, bins, x.dtype), weight, density)
-
-
-@lowers("aten._histogramdd_bin_edges", specs=True)
-def histogramdd_bin_edges(
-    specs: list[OutSpec] | OutSpec, x: jax.Array, bins: Sequence[int], *, range: Sequence[float] | None = None, **_: Any
-) -> list[jax.Array]:
-    columns, edges = x.reshape(-1, x.shape[-1]), []
-    for d, count in enumerate(bins):
-        low, high = _limits(columns[:, d], *(range[2 * d : 2 * d + 2] if range else (0, 0)), 0.5)
-        edges.append(_even_edges(low, high, count, x.dtype))
-    return edges
-
-
-@lowers("aten._histogramdd_from_bin_cts")
-def histogramdd_from_bin_cts(
-    x: jax.Array,
-    bins: Sequence[int],
-    *,
-    range: Sequence[float] | None = None,
-    weight: jax.Array | None = None,
-    density: bool = False,
-) -> jax.Array:
-    return histogramdd_from_bin_tensors(
-        x, histogramdd_bin_edges([], x, bins, range=range), weight=weight, density=density
-    )
-
-
-@lowers("aten._histogramdd_from_bin_tensors")
-def histogramdd_from_bin_tensors(
-    x: jax.Array, bins: Sequence[jax.Array], *, weight: jax.Array | None = None, density: bool = False
-) -> jax.Array:
-    """Flattens the bins of all dimensions into one row, counts, and folds back."""
-    columns, shape = x.reshape(-1, x.shape[-1]), tuple(edges.shape[0] - 1 for edges in bins)
-    flat, inside = jnp.zeros(columns.shape[0], np.int64), jnp.ones(columns.shape[0], bool)
-    for d, edges in enumerate(bins):
-        column = columns[:, d]
-        position = jnp.minimum(jnp.searchsorted(edges, column, side="right") - 1, shape[d] - 1)
-        flat = flat * shape[d] + position
-        inside &= (column >= edges[0]) & (column <= edges[-1])
-    size = int(np.prod(shape))
-    amount = jnp.ones((), x.dtype) if weight is None else weight.reshape(-1).astype(x.dtype)
-    counts = jnp.zeros(size, x.dtype).at[jnp.where(inside, flat, size)].add(amount, mode="drop").reshape(shape)
-    if density:
-        counts = counts / jnp.sum(counts)
-        for d, edges in enumerate(bins):
-            counts = counts / jnp.expand_dims(jnp.diff(edges), [a for a in np.arange(len(shape)) if a != d])
-    return counts
