@@ -124,9 +124,9 @@ def convolution_backward(
     output_padding: Sequence[int],
     groups: int,
     output_mask: Sequence[bool],
-) -> tuple[Any, Any, Any]:
+) -> tuple[Any, ...]:
     count = weight.ndim - 2
-    where = tuple(_per_dim(v, count) for v in (stride, padding, dilation))
+    where: Any = tuple(_per_dim(v, count) for v in (stride, padding, dilation))
     for_input, for_weight, for_bias = output_mask
     gradients: list[Any] = [None, None, None]
     if for_input and transposed:
@@ -139,7 +139,7 @@ def convolution_backward(
         gradients[1] = _weight_gradient(image, window, weight.shape[2:], *where, groups)
     if for_bias:
         gradients[2] = bias_gradient(grad_output)
-    return tuple(gradients)  # type: ignore[return-value]
+    return tuple(gradients)
 
 
 def _unseen(x: Any, y: Any, w: Any, stride: Any, padding: Any, dilation: Any) -> list[int]:

@@ -46,10 +46,10 @@ def _is_mask(index: Any) -> bool:
 
 
 def _expand_masks(indices: Sequence[Any], count: int) -> list[Any]:
-    """Replaces each mask by the indices of its `count` true elements."""
+    """Replaces each mask by the indices of its first `count` true elements, then indices that are out of range."""
     expanded: list[Any] = []
     for index in indices:
-        expanded += jnp.nonzero(index, size=count, fill_value=0) if _is_mask(index) else [index]
+        expanded += jnp.nonzero(index, size=count, fill_value=np.iinfo(np.int32).max) if _is_mask(index) else [index]
     return expanded
 
 
@@ -102,6 +102,15 @@ def _masked_put(x: jax.Array, mask: jax.Array, dim: int, values: jax.Array, accu
     return jnp.where(whole, x + values if accumulate else values, x)
 
 
+def _put_count(x: jax.Array, indices: Sequence[Any], values: jax.Array) -> int:
+    """How many elements the masks of a write choose, or at most choose if neither indices nor values tell."""
+    whole = x.ndim - sum(not spanned for spanned in _spans(indices))
+    counts = [i.shape[-1] for i in indices if i is not None and i.ndim and not _is_mask(i)]
+    counts += [values.shape[0]] if values.ndim > whole else []
+    telling = [count for count in counts if count != 1]
+    return telling[0] if telling else max(i.size for i in indices if _is_mask(i))
+
+
 @lowers("aten.index_put", "aten._unsafe_index_put", "aten._index_put_impl")
 def index_put(
     x: jax.Array, indices: Sequence[Any], values: jax.Array, accumulate: bool = False, unsafe: bool = False
@@ -111,7 +120,7 @@ def index_put(
     if len(used) == 1 and _is_mask(indices[used[0]]):
         return _masked_put(x, indices[used[0]] != 0, used[0], values, accumulate)
     if any(_is_mask(i) for i in indices):
-        indices = _expand_masks(indices, values.shape[0] if values.ndim else 1)
+        indices = _expand_masks(indices, _put_count(x, indices, values))
     if not used:
         return x + values if accumulate else jnp.broadcast_to(values, x.shape)
     if not accumulate:

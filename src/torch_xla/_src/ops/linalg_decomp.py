@@ -276,7 +276,7 @@ def _empty_q(spec: OutSpec, dtype: Any) -> jax.Array:
     """The orthogonal factor of a matrix without elements: the identity, as far as it goes."""
     if len(spec.shape) < 2:
         return jnp.zeros(spec.shape, dtype)
-    return jnp.broadcast_to(jnp.eye(*spec.shape[-2:], dtype=dtype), spec.shape)
+    return jnp.broadcast_to(jnp.eye(spec.shape[-2], spec.shape[-1], dtype=dtype), spec.shape)
 
 
 @lowers("aten.linalg_qr", specs=True)
@@ -301,7 +301,7 @@ def linalg_householder_product(input: Any, tau: Any) -> jax.Array:
     if 0 in input.shape:
         return input
     if tau.shape[-1] == 0:
-        return jnp.broadcast_to(jnp.eye(*input.shape[-2:], dtype=input.dtype), input.shape)
+        return jnp.broadcast_to(jnp.eye(input.shape[-2], input.shape[-1], dtype=input.dtype), input.shape)
     return lax.linalg.householder_product(input, tau)
 
 
@@ -330,7 +330,8 @@ def linalg_svd(
     if not compute_uv:
         blank = jnp.zeros((0,), A.dtype)
         return blank, lax.linalg.svd(A, compute_uv=False), blank
-    return lax.linalg.svd(A, full_matrices=full_matrices)
+    u, values, vh = lax.linalg.svd(A, full_matrices=full_matrices)
+    return u, values, vh
 
 
 @lowers("aten.linalg_pinv.atol_rtol_tensor")

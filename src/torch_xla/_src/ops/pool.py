@@ -416,9 +416,9 @@ def _fractional_max(x: jax.Array, kernel: Any, outs: Any, samples: jax.Array, co
     index: Any = jnp.int32(0)
     for i, (k, out, size) in enumerate(zip(kernel, outs, x.shape[-count:])):
         starts = _fractional_starts(samples[:, order[i]], size, k, out)
-        shape, window = [len(samples)] + [1] * (2 * count), [1] * (2 * count + 1)
-        shape[1 + i], window[1 + count + i] = out, k
-        index = index * size + starts.reshape(shape) + jnp.arange(k, dtype=jnp.int32).reshape(window)
+        place, window = [len(samples)] + [1] * (2 * count), [1] * (2 * count + 1)
+        place[1 + i], window[1 + count + i] = out, k
+        index = index * size + starts.reshape(place) + jnp.arange(k, dtype=jnp.int32).reshape(window)
     index = index.reshape(flat.shape[0], *outs, -1)
     values = jnp.take_along_axis(flat, index.reshape(flat.shape[0], -1), 1).reshape(index.shape)
     best, where = _winner(values)
