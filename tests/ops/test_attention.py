@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
-from tests.ops.harness import CheckLowerings, check_opinfo, to_jax, to_torch
+from tests.ops.harness import check_opinfo, to_jax, to_torch
 from torch_xla._src.ops.lower import lower, specs_of
 from torch_xla._src.ops.registry import OutSpec
 
@@ -20,12 +20,9 @@ OVERRIDEABLE = aten._scaled_dot_product_fused_attention_overrideable.default
 BACKWARD = aten._scaled_dot_product_fused_attention_overrideable_backward.default
 
 
-def agrees(fn: Any, *args: Any, **kwargs: Any) -> None:
-    """Every aten call that `fn` makes gives, lowered, what the CPU gives."""
-    with CheckLowerings() as mode:
-        fn(*args, **kwargs)
-    assert mode.calls
-    assert not mode.failures
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    torch.manual_seed(0)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -98,9 +95,3 @@ def test_everything_dropped() -> None:
     q, k, v = tensors(torch.float32)
     for result in forward_and_backward(q, k, v, torch.ones(2, 3, 5, 4), None, 1.0)[:4]:
         assert (result == 0).all()
-
-
-def test_unbatched() -> None:
-    q, k, v = (t[0].detach() for t in tensors(torch.float32))
-    out = forward_and_backward(q, k, v, torch.ones(3, 5, 4))[0]
-    torch.testing.assert_close(out, torch.nn.functional.scaled_dot_product_attention(q, k, v))

@@ -22,9 +22,9 @@ NAMES += [
     "linalg.inv_ex",
     "linalg.solve_triangular",
 ]
-NAMES += ["triangular_solve", "linalg.solve", "linalg.det", "linalg.slogdet", "logdet", "linalg.pinv", "geqrf", "ormqr"]
+NAMES += ["triangular_solve", "linalg.solve", "linalg.det", "linalg.slogdet", "logdet", "geqrf", "ormqr"]
 NAMES += ["linalg.vector_norm", "linalg.matrix_norm", "linalg.householder_product", "linalg.cross", "trace", "kron"]
-NAMES += ["cdist", "nn.functional.pdist", "dist"]
+NAMES += ["linalg.pinv", "cdist", "nn.functional.pdist", "dist"]
 FORWARD_ONLY = {
     torch.int64: ["trace", "kron", "linalg.cross"],
     torch.bfloat16: ["linalg.vector_norm", "trace"],
@@ -32,9 +32,14 @@ FORWARD_ONLY = {
 }
 
 
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    torch.manual_seed(0)
+
+
 def agrees(fn: Any, *args: Any, **kwargs: Any) -> None:
     """Every aten call that `fn` makes gives, lowered, what the CPU gives."""
-    with CheckLowerings() as mode:
+    with CheckLowerings(rtol=1e-4, atol=1e-4) as mode:
         fn(*args, **kwargs)
     assert mode.calls
     assert not mode.failures
@@ -55,7 +60,7 @@ def test_other_dtypes(dtype: torch.dtype, name: str) -> None:
 @pytest.mark.parametrize("upper", [False, True])
 @pytest.mark.parametrize("minor", [1, 2, 4])
 def test_cholesky_names_the_failing_minor(minor: int, upper: bool) -> None:
-    a = torch.eye(2, 4, 4) if False else torch.stack([torch.eye(4), torch.eye(4)])
+    a = torch.stack([torch.eye(4), torch.eye(4)])
     a[1, minor - 1, minor - 1] = -1
     info = lowered(aten.linalg_cholesky_ex.default, a, upper=upper)[1]
     assert info.tolist() == [0, minor]
@@ -82,10 +87,9 @@ def test_eigh(uplo: str, dtype: torch.dtype) -> None:
     a = torch.randn(3, 5, 5, dtype=dtype)
     values, vectors = lowered(aten._linalg_eigh.default, a, uplo)
     half = a.tril() if uplo == "L" else a.triu()
-    full = half + half.mH - torch.diag_embed(half.diagonal(dim1=-2, dim2=-1).real).to(dtype)
-    full = full - torch.diag_embed(1j * half.diagonal(dim1=-2, dim2=-1).imag * 0) if dtype.is_complex else full
+    full = half + half.mH
+    full.diagonal(dim1=-2, dim2=-1).copy_(half.diagonal(dim1=-2, dim2=-1).real)  # the imaginary part is not read
     torch.testing.assert_close(values, torch.linalg.eigvalsh(a, UPLO=uplo), rtol=1e-4, atol=1e-4)
-    full.diagonal(dim1=-2, dim2=-1).copy_(half.diagonal(dim1=-2, dim2=-1).real)
     torch.testing.assert_close(full @ vectors, vectors * values[:, None, :], rtol=1e-4, atol=1e-4)
 
 

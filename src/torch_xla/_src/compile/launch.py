@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch_xla._src.compile.program import Program, donatable
+from torch_xla._src.compile.recovery import explain, recover
 from torch_xla._src.graph.value import Row, Value, ValueRef
 from torch_xla._src.runtime import metrics
 
@@ -38,13 +39,23 @@ class Launch:
         if not self.live:
             return
         try:
-            outputs = self._program()(self.leaf_buffers, self.floats, self.ints, self.keys)
+            outputs = self._outputs()
         except BaseException as error:
             for _, value in self.live:
                 value.error = error
             raise
         metrics.count("ExecuteComputation")
         self._hand_over(outputs)
+
+    def _outputs(self) -> list[Any]:
+        try:
+            program = self._program()
+        except Exception as error:  # nothing has run yet, so no leaf is lost
+            return recover(self, error)
+        try:
+            return program(self.leaf_buffers, self.floats, self.ints, self.keys)
+        except Exception as error:
+            raise explain(error, self.node.path()) from error
 
     def _program(self) -> Program:
         numbers = tuple(number for number, _ in self.live)

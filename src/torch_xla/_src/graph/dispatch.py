@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from torch_xla._src.graph import checks
 from torch_xla._src.graph import tensor as tensors
 from torch_xla._src.graph.opinfo import host_leaf, op_info
 from torch_xla._src.graph.recorder import RECORDER
@@ -39,6 +40,8 @@ def dispatch(op: Any, args: Sequence[Any], kwargs: dict[str, Any] | None) -> Any
     handler = HANDLERS.get(op)
     if handler is None:
         handler = HANDLERS[op] = _choose(op)
+    if checks.depth:
+        checks.check_indices(op, args, download)
     return handler(op, args, kwargs or {})
 
 
@@ -102,6 +105,7 @@ def _to_copy(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     source = args[0]
     device = kwargs.get("device") or DEVICE
     if type(source) is not XlaTensor:  # from the host
+        RECORDER.about_to_upload()
         host = source.to(dtype=kwargs.get("dtype"))
         return host_leaf(host)
     if device.type == "xla":
@@ -115,6 +119,7 @@ def _to_copy(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 def _copy(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     target, source = args[0], args[1]
     if type(target) is XlaTensor and type(source) is not XlaTensor:
+        RECORDER.about_to_upload()
         return upload_like(target.value.spec, source)
     return RECORDER.record(op, args[:2], {})
 

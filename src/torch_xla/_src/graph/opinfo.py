@@ -44,16 +44,15 @@ class OpInfo:
 
         Asks PyTorch's meta kernel, once for the same op, input shapes and constants. Raises what that raises.
         """
-        try:
-            key = (self.op, _key(args), _key(kwargs))
-            known = _META_CACHE.get(key)
-        except TypeError:  # something unhashable
-            key = known = None
+        key = self.key(args, kwargs)
+        known = _META_CACHE.get(key)
         if known is None:
-            known = self._ask_meta(args, kwargs)
-            if key is not None:
-                _META_CACHE[key] = known
+            known = _META_CACHE[key] = self._ask_meta(args, kwargs)
         return known
+
+    def key(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Identifies a call by op, input shapes, dtypes and strides, and constants."""
+        return self.op, _key(args), _key(kwargs)
 
     def _ask_meta(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Spec | None], Any]:
         metrics.count("MetaKernelCalls")
@@ -109,6 +108,8 @@ def _is_random(op: Any) -> bool:
 def _key(x: Any) -> Any:
     if type(x) is XlaTensor:
         return x.value.spec
+    if type(x) is Spec:
+        return x
     if isinstance(x, (list, tuple)):
         return tuple(map(_key, x))
     if isinstance(x, dict):

@@ -14,6 +14,12 @@ once, and equal values never share a slot. Numbers that an optimizer passes in `
 bias correction and schedules change them. Integers that determine shapes are `int` arguments and stay constants.
 Slots of a row are only ever added, so the number of slots on a path of the tree identifies which positions are slots.
 
+Note [Cut points]
+A recording is cut and launched at `torch_xla.sync()`, at a host read, after every optimizer step, at a size limit, and
+when a line of the user's code uploads to the device for the second time with work recorded in between: that is a loop
+over batches that reads nothing (inference), which would otherwise be unrolled. A loop written for eager PyTorch is cut
+well by these; with explicit calls the automatic cuts have nothing left to do.
+
 Note [Donation]
 A leaf whose Value has died when the recording is launched is reachable by nobody, so its buffer may be reused for an
 output (a parameter just updated in place), unless its reference count says that someone else holds the jax.Array.
@@ -34,12 +40,17 @@ from torch_xla._src.graph.tensor import XlaTensor, inner_of_value
 from torch_xla._src.graph.value import FLOAT_SLOT, INT_SLOT, Ref, Row, Slot, Spec, Value, ValueRef
 from torch_xla._src.runtime import frames, rng
 
-MAX_ROWS = 20_000  # a recording is cut here whatever happens, so that a loop without a cut point cannot grow for ever
+MAX_ROWS = 10_000  # a recording is cut here whatever happens, so that a loop without a cut point cannot grow for ever
+_ROWS_OF_AN_UPLOAD = 2  # `x.to("xla")` records the empty tensor that it fills
 _INT64 = range(-(2**63), 2**63)
 
 
 class _ForeignTensor(Exception):
     """An argument is a host tensor: it has to become a leaf first."""
+
+
+class _OnlyOnCpu(Exception):
+    """A call that could not be compiled before."""
 
 
 def _dead() -> None:
@@ -56,6 +67,7 @@ class Recorder:
         self.in_optimizer = False  # while an optimizer's step() runs: see Note [Scalar slots]
         self.replayed = self.rebuilt = 0  # rows, since the process started
         self.num_cuts = 0
+        self.failed: set[Any] = set()  # calls whose lowering failed: see `Launch.recover`
         self._restart()
 
     def _restart(self) -> None:
@@ -68,6 +80,7 @@ class Recorder:
         self.floats: list[float] = []
         self.ints: list[int] = []
         self.keys: list[tuple[int, int]] = []
+        self.uploads: dict[int, int] = {}  # hash of the user's stack -> rows there were at its last upload
 
     # ---- recording -------------------------------------------------------------------------------------------------
 
@@ -86,6 +99,11 @@ class Recorder:
                 self._forget_leaves(num_leaves)
                 info = op_info(op)
                 return self.record(op, info.adopt_host_tensors(args), {k: info.adopt(v) for k, v in kwargs.items()})
+            except _OnlyOnCpu:
+                from torch_xla._src.graph import fallback
+
+                self._forget_leaves(num_leaves)
+                return fallback.run(op, args, kwargs)
             except BaseException:
                 self._forget_leaves(num_leaves)
                 raise
@@ -161,6 +179,8 @@ class Recorder:
 
     def _add(self, op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Row:
         info = op_info(op)
+        if self.failed and info.key(args, kwargs) in self.failed:
+            raise _OnlyOnCpu
         row = Row(op, self.node)
         outs, row.rebuild = info.outputs(args, kwargs)
         row.outs = tuple(outs)
@@ -221,7 +241,30 @@ class Recorder:
             self.cut()
         return outs[0] if row.rebuild is None else row.rebuild(outs)
 
+    def forbid(self, row: Row) -> None:
+        """Takes a row that does not compile out of the tree, and sends calls like it to the CPU from now on."""
+        specs = {-1 - i: spec for r in row.path() for i, spec in enumerate(r.leaves, r.leaf_base)}
+        specs |= {i: spec for r in row.path()[:-1] for i, spec in enumerate(r.outs, r.base) if spec is not None}
+
+        def key(t: Any) -> Any:
+            return specs[int(t)] if type(t) is Ref else [key(x) for x in t] if isinstance(t, (tuple, list)) else t
+
+        kwargs = {name: key(t) for name, t in zip(row.names, row.kwargs)}
+        self.failed.add(op_info(row.op).key([key(t) for t in row.args], kwargs))
+        if row.parent is not None and row in row.parent.children:
+            row.parent.children.remove(row)
+
     # ---- cutting ---------------------------------------------------------------------------------------------------
+
+    def about_to_upload(self) -> None:
+        """Cuts if this is the next round of a loop over batches. See Note [Cut points]."""
+        with self.lock:
+            depth, stack = self.node.depth, frames.user_stack()
+            last = max(self.uploads.values(), default=0)
+            if stack in self.uploads and depth > last + _ROWS_OF_AN_UPLOAD:
+                self.cut()
+                depth = 0
+            self.uploads[stack] = depth
 
     @property
     def pending(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from torch_xla._src.ops import dtypes
+from torch_xla._src.ops.pool import Windows
 from torch_xla._src.ops.registry import lowers
 
 # Note [Layout of convolutions]
@@ -83,6 +85,53 @@ def _weight_gradient(
     )
 
 
+# Note [Grouped convolutions on CPU]
+# XLA's CPU backend has no fast kernel for many groups. There, a convolution with one channel a group is unrolled over
+# the kernel into slices, products and sums, which fuse into one loop, and the gradient in the weight of larger groups
+# is taken group by group. Other devices get the plain convolution.
+_UNROLLED = 32
+
+
+def _depthwise(x: Any, w: Any, stride: Any, padding: Any, dilation: Any) -> tuple[Windows, jax.Array]:
+    """The windows of a convolution with one channel a group, and its weight as [kernel..., channels, 1...]."""
+    kernel = w.shape[2:]
+    spans = [d * (k - 1) + 1 for d, k in zip(dilation, kernel)]
+    out = tuple((n + 2 * p - span) // s + 1 for n, p, span, s in zip(x.shape[2:], padding, spans, stride))
+    windows = Windows(tuple(x.shape[2:]), out, kernel, stride, padding, dilation)
+    factors = jnp.moveaxis(w[:, 0], 0, -1)
+    return windows, factors.reshape(*kernel, -1, *(1,) * len(kernel)).astype(dtypes.opmath(w.dtype))
+
+
+def _is_depthwise(x: Any, w: Any, groups: int) -> bool:
+    small = math.prod(w.shape[2:]) <= _UNROLLED and x.size > 0
+    return small and groups > 1 and x.shape[1] == groups == w.shape[0] and not dtypes.is_complex(x)
+
+
+def _forward_on_cpu(x: Any, w: Any, *where: Any) -> jax.Array:
+    windows, factors = _depthwise(x, w, *where)
+    padded = windows.padded(x.astype(factors.dtype), 0)
+    y = sum(windows.slice(padded, offset) * factors[offset] for offset in windows.offsets())
+    return jnp.asarray(y, x.dtype)
+
+
+def _input_gradient_on_cpu(g: Any, x: Any, w: Any, *where: Any) -> jax.Array:
+    windows, factors = _depthwise(x, w, *where)
+    g = g.astype(factors.dtype)
+    total = sum(windows.spread(g * factors[offset], offset) for offset in windows.offsets())
+    return jnp.asarray(total, x.dtype)
+
+
+def _weight_gradient_on_cpu(x: Any, g: Any, w: Any, where: Any, groups: int) -> jax.Array:
+    if not _is_depthwise(x, w, groups):
+        parts = zip(jnp.split(x, groups, 1), jnp.split(g, groups, 1))
+        return jnp.concatenate([_weight_gradient(a, b, w.shape[2:], *where, 1) for a, b in parts])
+    windows, factors = _depthwise(x, w, *where)
+    padded, g = windows.padded(x.astype(factors.dtype), 0), g.astype(factors.dtype)
+    axes = (0, *range(2, x.ndim))
+    sums = [jnp.sum(windows.slice(padded, offset) * g, axes) for offset in windows.offsets()]
+    return jnp.stack(sums, -1).reshape(w.shape).astype(x.dtype)
+
+
 def _add_bias(y: jax.Array, bias: jax.Array | None) -> jax.Array:
     if bias is None:
         return y
@@ -107,6 +156,13 @@ def convolution(
     stride, padding, dilation, extra = (_per_dim(v, count) for v in (stride, padding, dilation, output_padding))
     if transposed:
         y = _transposed(input, weight, stride, padding, dilation, extra, groups)
+    elif _is_depthwise(input, weight, groups):  # see Note [Grouped convolutions on CPU]
+        y = lax.platform_dependent(
+            input,
+            weight,
+            cpu=lambda x, w: _forward_on_cpu(x, w, stride, padding, dilation),
+            default=lambda x, w: _forward(x, w, stride, padding, dilation, groups),
+        )
     else:
         y = _forward(input, weight, stride, padding, dilation, groups)
     return _add_bias(y, bias)
@@ -132,14 +188,29 @@ def convolution_backward(
     if for_input and transposed:
         gradients[0] = _forward(grad_output, weight, *where, groups)
     elif for_input:
-        gradients[0] = _transposed(grad_output, weight, *where, _unseen(input, grad_output, weight, *where), groups)
+        gradients[0] = _input_gradient(grad_output, input, weight, where, groups)
     if for_weight:
         # A transposed convolution is the transpose of `_forward`, so input and gradient trade places.
         image, window = (grad_output, input) if transposed else (input, grad_output)
-        gradients[1] = _weight_gradient(image, window, weight.shape[2:], *where, groups)
+        gradients[1] = _grouped_weight_gradient(image, window, weight, where, groups)
     if for_bias:
         gradients[2] = bias_gradient(grad_output)
     return tuple(gradients)
+
+
+def _input_gradient(g: Any, x: Any, w: Any, where: Any, groups: int) -> jax.Array:
+    plain = lambda g, x, w: _transposed(g, w, *where, _unseen(x, g, w, *where), groups)  # noqa: E731
+    if not _is_depthwise(x, w, groups):
+        return plain(g, x, w)
+    return lax.platform_dependent(g, x, w, cpu=lambda g, x, w: _input_gradient_on_cpu(g, x, w, *where), default=plain)
+
+
+def _grouped_weight_gradient(x: Any, g: Any, w: Any, where: Any, groups: int) -> jax.Array:
+    plain = lambda x, g, w: _weight_gradient(x, g, w.shape[2:], *where, groups)  # noqa: E731
+    if groups == 1 or not (groups <= _UNROLLED or _is_depthwise(x, w, groups)):
+        return plain(x, g, w)
+    on_cpu = lambda x, g, w: _weight_gradient_on_cpu(x, g, w, where, groups)  # noqa: E731
+    return lax.platform_dependent(x, g, w, cpu=on_cpu, default=plain)
 
 
 def _unseen(x: Any, y: Any, w: Any, stride: Any, padding: Any, dilation: Any) -> list[int]:

@@ -43,10 +43,9 @@ def _edges(x: jax.Array, bins: Sequence[int], limits: Sequence[float] | None) ->
     """Evenly spaced edges of each column of `x`; `limits` holds two numbers a column."""
     edges = []
     for column, number in enumerate(bins):
-        low, high = _data_range(x[:, column], 0.5)
-        if limits is not None:
-            low, high = limits[2 * column : 2 * column + 2]
-            low, high = (low - 0.5, high + 0.5) if low == high else (low, high)
+        # A range that is given counts as data that spans it.
+        span = x[:, column] if limits is None else jnp.asarray(limits[2 * column : 2 * column + 2], x.dtype)
+        low, high = _data_range(span, 0.5)
         edges.append(jnp.linspace(low, high, number + 1, dtype=x.dtype))
     return edges
 

@@ -89,7 +89,7 @@ def _elementwise_backward(slope: Callable[..., Any]) -> Callable[..., jax.Array]
     return lowering
 
 
-_ELEMENTWISE = {
+_ELEMENTWISE: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "mse_loss": (_mse, _mse_slope),
     "smooth_l1_loss": (_smooth_l1, _smooth_l1_slope),
     "huber_loss": (_huber, _huber_slope),
@@ -159,7 +159,7 @@ def nll_loss_forward(
     # An ignored element counts 0 whatever its likelihood is, infinity included.
     loss = jnp.where(target != ignore_index, -likelihood * weights, jnp.zeros((), x.dtype))
     if reduction not in (MEAN, SUM):
-        return loss, jnp.zeros((), x.dtype)
+        return loss, weights if x.ndim == 1 else jnp.zeros((), x.dtype)
     total, total_weight = jnp.sum(loss), jnp.sum(weights)
     return total / total_weight if reduction == MEAN else total, total_weight
 

@@ -27,9 +27,28 @@ def operands(spec: OutSpec, *xs: Any) -> list[jax.Array]:
     return [cast(x, dtype) for x in xs]
 
 
+# Note [Rounded scalars]
+# With 16-bit floats most CPU kernels first round a number (or a 0-d float32 tensor) to the 16-bit dtype, as promotion
+# says; mul, div, addcmul, addcdiv, lerp and the activations use it in float32. x + 0.7 and x * 0.7 so see two numbers.
+
+
+def _rounded_to(dtype: Any, x: Any) -> jax.Array:
+    """`x` in the compute dtype of `dtype` with a value that `dtype` has."""
+    wide = cast(x, opmath(dtype))
+    if wide.dtype == dtype or (isinstance(x, jax.Array) and x.dtype == dtype):
+        return wide
+    limits = jnp.finfo(dtype)
+    return lax.reduce_precision(wide, limits.nexp, limits.nmant)  # XLA may drop a pair of conversions, never this
+
+
+def rounded_operands(spec: OutSpec, *xs: Any) -> list[jax.Array]:
+    """As `operands`, for the kernels that round their scalars. See Note [Rounded scalars]."""
+    return [_rounded_to(spec.dtype, x) for x in xs]
+
+
 def elementwise(name: str, fn: Fn) -> None:
-    """Registers `fn` as op `name` of any arity, given its operands in the compute dtype."""
-    lowers(f"aten.{name}", specs=True)(lambda spec, *xs: fn(*operands(spec, *xs)))
+    """Registers `fn` as op `name` of any arity, given its operands in the compute dtype, scalars rounded."""
+    lowers(f"aten.{name}", specs=True)(lambda spec, *xs: fn(*rounded_operands(spec, *xs)))
 
 
 # ---- unary ----------------------------------------------------------------------------------------------------------
@@ -124,22 +143,31 @@ def scaled(x: jax.Array, factor: Any) -> jax.Array:
     return x if number is not None and number == 1 else x * cast(factor, x.dtype)
 
 
+def _alpha(spec: OutSpec, alpha: Any) -> Any:
+    return alpha if constant(alpha) == 1 else _rounded_to(spec.dtype, alpha)
+
+
 @lowers("aten.add", specs=True)
 def add(spec: OutSpec, self: Any, other: Any, alpha: Any = 1) -> Any:
-    a, b = operands(spec, self, other)
-    return jnp.add(a, scaled(b, alpha))  # booleans add as `or`
+    a, b = rounded_operands(spec, self, other)
+    return jnp.add(a, scaled(b, _alpha(spec, alpha)))  # booleans add as `or`
 
 
 @lowers("aten.sub", specs=True)
 def sub(spec: OutSpec, self: Any, other: Any, alpha: Any = 1) -> Any:
-    a, b = operands(spec, self, other)
-    return a - scaled(b, alpha)
+    a, b = rounded_operands(spec, self, other)
+    return a - scaled(b, _alpha(spec, alpha))
 
 
 @lowers("aten.rsub", specs=True)
 def rsub(spec: OutSpec, self: Any, other: Any, alpha: Any = 1) -> Any:
-    a, b = operands(spec, self, other)
-    return b - scaled(a, alpha)
+    a, b = rounded_operands(spec, self, other)
+    return b - scaled(a, _alpha(spec, alpha))
+
+
+@lowers("aten.mul", specs=True)
+def mul(spec: OutSpec, self: Any, other: Any) -> Any:
+    return jnp.multiply(*operands(spec, self, other))
 
 
 def floor_divide(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -229,7 +257,7 @@ def _broadcast(fn: Fn) -> Fn:
 
 
 _BINARY: dict[str, Fn] = {
-    "mul": jnp.multiply, "maximum": jnp.maximum, "minimum": jnp.minimum, "fmax": jnp.fmax, "fmin": jnp.fmin,
+    "maximum": jnp.maximum, "minimum": jnp.minimum, "fmax": jnp.fmax, "fmin": jnp.fmin,
     "remainder": jnp.remainder, "fmod": _broadcast(lax.rem), "floor_divide": floor_divide,
     "atan2": jnp.arctan2, "hypot": jnp.hypot, "copysign": jnp.copysign,
     "xlogy": _xlog(jnp.log), "special_xlog1py": _xlog(jnp.log1p),
@@ -290,7 +318,7 @@ def _integer_power(base: jax.Array, exponent: jax.Array) -> jax.Array:
 @lowers("aten.pow", specs=True)
 def pow_(spec: OutSpec, self: Any, exponent: Any) -> Any:
     number = constant(exponent)
-    base, power = operands(spec, self, exponent)
+    base, power = rounded_operands(spec, self, exponent)
     if is_integral(base):
         return lax.integer_pow(base, number) if isinstance(number, int) else _integer_power(base, power)
     if number in _POWERS:
@@ -304,7 +332,7 @@ def pow_(spec: OutSpec, self: Any, exponent: Any) -> Any:
 def _comparison(name: str, fn: Fn) -> None:
     def compare(self: Any, other: Any) -> Any:
         dtype = promote(self, other)
-        return fn(cast(self, dtype), cast(other, dtype))
+        return fn(_rounded_to(dtype, self), _rounded_to(dtype, other))
 
     lowers(f"aten.{name}")(compare)
 

@@ -130,34 +130,19 @@ def min_other(x: jax.Array, other: jax.Array) -> jax.Array:
     return jnp.minimum(cast(x, dtype), cast(other, dtype))
 
 
-def _worst(dtype: np.dtype, largest: bool) -> np.ndarray:
-    """The identity of max (largest) or min."""
-    if dtype == np.dtype(bool):
-        return np.asarray(not largest)
-    if not jnp.issubdtype(dtype, jnp.integer):
-        return np.asarray(-np.inf if largest else np.inf, dtype)
-    return np.asarray(jnp.iinfo(dtype).min if largest else jnp.iinfo(dtype).max, dtype)
-
-
 def extremum(x: jax.Array, axis: int, largest: bool) -> tuple[jax.Array, jax.Array]:
-    """The extreme value along `axis` and the first index that holds it, in one reduction.
+    """The extreme value along `axis` and the first index that holds it.
 
-    The comparison is symmetric in its operands, so the first index wins in whatever order XLA combines them.
+    Two plain reductions: XLA vectorizes them on CPU, where one reduction of (value, index) pairs takes many times as
+    long, and the first index wins in whatever order elements are combined, which no pairwise comparison need ensure.
     """
-
-    def combine(a: Any, b: Any) -> Any:
-        better = (a[0] > b[0]) if largest else (a[0] < b[0])
-        tie = a[0] == b[0]
-        if jnp.issubdtype(x.dtype, jnp.floating):
-            a_nan, b_nan = a[0] != a[0], b[0] != b[0]
-            better, tie = (better | a_nan) & ~b_nan, tie | (a_nan & b_nan)
-        keep = better | (tie & (a[1] < b[1]))
-        return lax.select(keep, a[0], b[0]), lax.select(keep, a[1], b[1])
-
-    index_dtype = np.dtype("int32" if x.shape[axis] < 2**31 else "int64")
+    value = (jnp.max if largest else jnp.min)(x, axis, keepdims=True)
+    held = x == value
+    held = held | (x != x) if jnp.issubdtype(x.dtype, jnp.floating) else held  # if there is a NaN, `value` is NaN
+    size = x.shape[axis]
+    index_dtype = np.dtype("int32" if size < 2**31 else "int64")
     index = lax.broadcasted_iota(index_dtype, x.shape, axis)
-    initial = (_worst(x.dtype, largest), np.zeros((), index_dtype))
-    return tuple(lax.reduce((x, index), initial, combine, (axis,)))
+    return jnp.squeeze(value, axis), jnp.min(jnp.where(held, index, np.asarray(size, index_dtype)), axis)
 
 
 def _extremum_dim(x: jax.Array, dim: int, keepdim: bool, largest: bool) -> tuple[jax.Array, jax.Array]:

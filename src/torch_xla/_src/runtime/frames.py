@@ -50,3 +50,13 @@ def user_line() -> str:
     """`file:line (function)` of `user_frame()`, or an empty string."""
     frame = user_frame()
     return f"{frame.f_code.co_filename}:{frame.f_lineno} ({frame.f_code.co_name})" if frame is not None else ""
+
+
+def user_stack() -> int:
+    """A hash of the lines of all user frames that are being executed, outermost to innermost."""
+    lines = []
+    frame = _innermost(sys._getframe(1))
+    while frame is not None:
+        lines.append((frame.f_code, frame.f_lineno))
+        frame = _innermost(frame.f_back)
+    return hash(tuple(lines))

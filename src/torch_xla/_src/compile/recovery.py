@@ -1,0 +1,98 @@
+"""When a recording does not compile: compute it row by row, the rows at fault by PyTorch's CPU kernels.
+
+Nothing pending is lost to a defect of one lowering. The call at fault is remembered, so that from then on it runs on the
+CPU between two compiled programs.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+import torch
+import torch.utils._pytree as pytree
+
+from torch_xla._src.compile.program import Inputs, RowError, needed_rows
+from torch_xla._src.graph.value import Ref, Row
+from torch_xla._src.runtime import transfer
+
+if TYPE_CHECKING:
+    from torch_xla._src.compile.launch import Launch
+
+
+class CompileWarning(UserWarning):
+    """A recording did not compile as a whole."""
+
+
+def explain(error: Exception, rows: Sequence[Row]) -> Exception:
+    """The exception to raise for an error of the device: of the class PyTorch raises, with the user's line."""
+    text = str(error)
+    if "RESOURCE_EXHAUSTED" not in text and "Out of memory" not in text:
+        return RuntimeError(f"device xla failed to run the program recorded up to {rows[-1].line}: {text}")
+    largest = max(rows, key=_bytes)
+    return torch.OutOfMemoryError(
+        f"device xla is out of memory: {text.splitlines()[0]}. The largest result of the program is {_bytes(largest):,} "
+        f"bytes, of {largest.op} at {largest.line or 'an unknown line'}"
+    )
+
+
+def _bytes(row: Row) -> int:
+    return sum(int(np.prod(s.shape)) * s.dtype.itemsize for s in row.outs if s is not None)
+
+
+def recover(launch: Launch, error: Exception) -> list[Any]:
+    """The outputs of a recording whose program could not be built because of `error`."""
+    rows = launch.node.path()
+    if "RESOURCE_EXHAUSTED" in str(error):
+        raise explain(error, rows) from error
+    numbers = [number for number, _ in launch.live]
+    with jax.enable_x64(True):
+        inputs = Inputs(launch.leaf_buffers, launch.floats, launch.ints, _keys(launch.keys))
+        for row, needed in zip(rows, needed_rows(rows, numbers), strict=True):
+            if not needed:
+                inputs.skip(row)
+                continue
+            position = dict(inputs.position)
+            try:
+                inputs.run(row)
+            except RowError as failure:
+                inputs.position = position
+                _run_on_cpu(inputs, row, failure)
+        return [jax.numpy.asarray(inputs.outs[number]) for number in numbers]
+
+
+def _keys(keys: Sequence[tuple[int, int]]) -> Any:
+    return np.array(keys, np.uint32).reshape(-1, 2)
+
+
+def _run_on_cpu(inputs: Inputs, row: Row, failure: RowError) -> None:
+    from torch_xla._src.graph.recorder import RECORDER
+
+    warnings.warn(
+        f"{row.op} at {row.line or 'an unknown line'} does not compile for device xla ({failure.__cause__!r}); it runs on "
+        "the CPU from now on",
+        CompileWarning,
+        stacklevel=2,
+    )
+    values: list[Any] = []
+
+    def to_host(t: Any) -> Any:
+        if type(t) is Ref:
+            values.append(t)
+            return transfer.download(inputs.outs[t] if t >= 0 else inputs.leaves[-1 - t])
+        if type(t) is tuple:
+            return [to_host(x) for x in t]
+        return torch.device("cpu") if isinstance(t, torch.device) else inputs.resolve(t)
+
+    args = [to_host(t) for t in row.args]
+    kwargs = {name: to_host(t) for name, t in zip(row.names, row.kwargs)}
+    results = row.op(*args, **kwargs)
+    flat = [results] if isinstance(results, torch.Tensor) else pytree.tree_leaves(results, is_leaf=lambda x: x is None)
+    for number, result in enumerate(flat, row.base):
+        inputs.outs[number] = transfer.upload(result) if isinstance(result, torch.Tensor) else result
+    RECORDER.forbid(row)
+
+
