@@ -116,4 +116,4 @@ with torch.no_grad():
         window = torch.cat([window[:, 1:], following], dim=1)
         written += alphabet[following.item()]
 run.finish(record, test_loss=test_loss)
-print(textwrap.indent(written, "    | "))
+print(textwrap.indent(written, "    | ", lambda line: True))

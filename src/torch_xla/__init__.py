@@ -5,8 +5,16 @@ Importing it is free: no JAX, no device client, no output (the first device op l
 
 from __future__ import annotations
 
-from torch_xla._src.versions import check as _check
-from torch_xla.version import __version__
+
+def _autoload() -> None:
+    """Entry point of group `torch.backends`: importing this package, which torch does by itself, is all it takes.
+
+    Defined first, because `import torch_xla` imports torch, which comes back for it.
+    """
+
+
+from torch_xla._src.versions import check as _check  # noqa: E402
+from torch_xla.version import __version__  # noqa: E402
 
 _check()
 
@@ -14,6 +22,7 @@ from torch_xla._src import device as _device  # noqa: E402  (only after the chec
 
 _device.install()
 
+from torch_xla import debug, runtime  # noqa: E402
 from torch_xla._src.api import (  # noqa: E402
     compile,
     device,
@@ -27,19 +36,16 @@ from torch_xla._src.api import (  # noqa: E402
 from torch_xla.core import xla_model as xm  # noqa: E402
 from torch_xla.debug import metrics as _metrics  # noqa: E402, F401
 
-
-def _autoload() -> None:
-    """Entry point of group `torch.backends`: importing this package, which torch does by itself, is all it takes."""
-
-
 __all__ = [
     "__version__",
     "compile",
+    "debug",
     "device",
     "device_count",
     "devices",
     "manual_seed",
     "real_devices",
+    "runtime",
     "step",
     "sync",
     "xm",

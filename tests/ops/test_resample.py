@@ -21,9 +21,14 @@ NAMES = [
     "nn.functional.grid_sample",
     "grid_sampler_2d",
 ]
-FEW = {"nn.functional.upsample_bilinear", "nn.functional.upsample_nearest", "nn.functional.interpolate"}
+FEW = {"nn.functional.upsample_bilinear", "nn.functional.interpolate", "nn.functional.upsample_nearest"}
 # (name, dtype) -> why the results differ from the CPU kernel's
-EXPECTED: dict[tuple[str, str], str] = {}
+EXPECTED: dict[tuple[str, str], str] = {
+    (
+        "nn.functional.interpolate.bicubic",
+        "uint8",
+    ): "the CPU kernel has 16-bit fixed-point weights: some values differ by 1 or 2"
+}
 ENTRIES = [op for op in op_db if op.name in NAMES]
 
 

@@ -68,16 +68,16 @@ NAMES = [
     "atleast_1d",
 ]
 FEW = {
-    "diagonal_copy",
-    "view_as_complex",
-    "slice_scatter",
-    "as_strided_copy",
     "cat",
-    "view_as_real",
-    "nn.functional.unfold",
-    "tril",
-    "roll",
     "nn.functional.pad",
+    "roll",
+    "nn.functional.unfold",
+    "diagonal_copy",
+    "slice_scatter",
+    "view_as_real",
+    "tril",
+    "view_as_complex",
+    "as_strided_copy",
 }
 # (name, dtype) -> why the results differ from the CPU kernel's
 EXPECTED: dict[tuple[str, str], str] = {

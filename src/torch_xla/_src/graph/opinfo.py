@@ -18,6 +18,10 @@ _HOST_INDICES = {"aten::index", "aten::index_put", "aten::_unsafe_index", "aten:
 _META_CACHE: dict[Any, tuple[list[Spec | None], Any]] = {}
 
 
+class OnlyOnCpu(Exception):
+    """Neither PyTorch nor a lowering can tell the outputs of a call without computing it, or it did not compile before."""
+
+
 class OpInfo:
     """Facts about one overload.
 
@@ -56,8 +60,11 @@ class OpInfo:
 
     def _ask_meta(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Spec | None], Any]:
         metrics.count("MetaKernelCalls")
-        with torch._C.DisableTorchFunction():  # a default-device mode must not reach the kernel's own factories
-            result = self.op(*[_to_meta(a) for a in args], **{k: _to_meta(v) for k, v in kwargs.items()})
+        try:
+            with torch._C.DisableTorchFunction():  # a default-device mode must not reach the kernel's own factories
+                result = self.op(*[_to_meta(a) for a in args], **{k: _to_meta(v) for k, v in kwargs.items()})
+        except NotImplementedError:  # PyTorch has no meta kernel for this op
+            return self._ask_lowering(args, kwargs)
         if isinstance(result, torch.Tensor):
             return [spec_of(result)], None
         if isinstance(result, (list, tuple)) and all(isinstance(x, torch.Tensor) for x in result):
@@ -65,6 +72,16 @@ class OpInfo:
         leaves, tree = pytree.tree_flatten(result, is_leaf=lambda x: x is None)
         specs = [spec_of(x) if isinstance(x, torch.Tensor) else None for x in leaves]
         return specs, _rebuilder(leaves, specs, tree)
+
+    def _ask_lowering(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Spec | None], Any]:
+        from torch_xla._src.ops.dtypes import torch_dtype
+        from torch_xla._src.ops.lower import infer
+
+        shapes = infer(self.op, *pytree.tree_map(_to_shape, (list(args), kwargs)))
+        if shapes is None:
+            raise OnlyOnCpu
+        specs: list[Spec | None] = [Spec(tuple(s.shape), torch_dtype(s.dtype)) for s in shapes]
+        return specs, None if len(self.op._schema.returns) == 1 else tuple
 
     def adopt_host_tensors(self, args: Sequence[Any]) -> list[Any]:
         """`args` with host tensors uploaded, where PyTorch allows them beside tensors of another device."""
@@ -130,6 +147,14 @@ def _to_meta(a: Any) -> Any:
     if isinstance(a, torch.Tensor):
         return torch.empty_strided(a.shape, a.stride(), dtype=a.dtype, device="meta")
     return a
+
+
+def _to_shape(a: Any) -> Any:
+    import jax
+
+    from torch_xla._src.ops.dtypes import numpy_dtype
+
+    return jax.ShapeDtypeStruct(a.value.spec.shape, numpy_dtype(a.value.spec.dtype)) if type(a) is XlaTensor else a
 
 
 def _rebuilder(leaves: list[Any], specs: list[Spec | None], tree: Any) -> Callable[[list[Any]], Any]:

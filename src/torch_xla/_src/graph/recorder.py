@@ -35,7 +35,7 @@ from typing import Any
 
 import torch
 
-from torch_xla._src.graph.opinfo import OpInfo, op_info
+from torch_xla._src.graph.opinfo import OnlyOnCpu, OpInfo, op_info
 from torch_xla._src.graph.tensor import XlaTensor, inner_of_value
 from torch_xla._src.graph.value import FLOAT_SLOT, INT_SLOT, Ref, Row, Slot, Spec, Value, ValueRef
 from torch_xla._src.runtime import frames, rng
@@ -47,10 +47,6 @@ _INT64 = range(-(2**63), 2**63)
 
 class _ForeignTensor(Exception):
     """An argument is a host tensor: it has to become a leaf first."""
-
-
-class _OnlyOnCpu(Exception):
-    """A call that could not be compiled before."""
 
 
 def _dead() -> None:
@@ -99,7 +95,7 @@ class Recorder:
                 self._forget_leaves(num_leaves)
                 info = op_info(op)
                 return self.record(op, info.adopt_host_tensors(args), {k: info.adopt(v) for k, v in kwargs.items()})
-            except _OnlyOnCpu:
+            except OnlyOnCpu:
                 from torch_xla._src.graph import fallback
 
                 self._forget_leaves(num_leaves)
@@ -180,7 +176,7 @@ class Recorder:
     def _add(self, op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Row:
         info = op_info(op)
         if self.failed and info.key(args, kwargs) in self.failed:
-            raise _OnlyOnCpu
+            raise OnlyOnCpu
         row = Row(op, self.node)
         outs, row.rebuild = info.outputs(args, kwargs)
         row.outs = tuple(outs)

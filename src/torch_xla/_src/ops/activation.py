@@ -216,7 +216,8 @@ def gelu_backward(spec: OutSpec, grad_output: Any, self: Any, approximate: str =
 
 @lowers("aten.glu", specs=True)
 def glu(spec: OutSpec, self: Any, dim: int = -1) -> Any:
-    value, gate = jnp.split(*operands(spec, self), 2, axis=dim)
+    (x,) = operands(spec, self)
+    value, gate = jnp.split(x, 2, axis=dim)
     return value * jax.nn.sigmoid(gate)
 
 

@@ -127,8 +127,10 @@ def _weight_gradient_on_cpu(x: Any, g: Any, w: Any, where: Any, groups: int) -> 
         return jnp.concatenate([_weight_gradient(a, b, w.shape[2:], *where, 1) for a, b in parts])
     windows, factors = _depthwise(x, w, *where)
     padded, g = windows.padded(x.astype(factors.dtype), 0), g.astype(factors.dtype)
-    axes = (0, *range(2, x.ndim))
-    sums = [jnp.sum(windows.slice(padded, offset) * g, axes) for offset in windows.offsets()]
+    # Over the batch first, which vectorizes; the barrier keeps XLA from merging the two sums again.
+    sums = [jnp.sum(windows.slice(padded, offset) * g, 0) for offset in windows.offsets()]
+    sums = lax.optimization_barrier(sums)
+    sums = [jnp.sum(s, tuple(range(1, s.ndim))) for s in sums]
     return jnp.stack(sums, -1).reshape(w.shape).astype(x.dtype)
 
 

@@ -72,6 +72,26 @@ def lower(overload: Any, args: Any, kwargs: Any, specs: list[OutSpec | None], ke
     return [_conform(overload, out, spec) for out, spec in zip(flat, specs, strict=True)]
 
 
+def infer(overload: Any, args: Any, kwargs: Any) -> list[Any] | None:
+    """Shapes and dtypes of the outputs of `overload` on jax.ShapeDtypeStructs, from its lowering; None if that cannot tell."""
+    load_families()
+    lowering = lookup(overload)
+    if lowering is None or lowering.specs or lowering.random:
+        return None
+    flat, tree = pytree.tree_flatten((args, kwargs))
+    places = [i for i, a in enumerate(flat) if isinstance(a, jax.ShapeDtypeStruct)]
+
+    def call(*arrays: Any) -> Any:
+        filled = list(flat)
+        for i, array in zip(places, arrays, strict=True):
+            filled[i] = array
+        inner_args, inner_kwargs = pytree.tree_unflatten(filled, tree)
+        return lowering.fn(*inner_args, **inner_kwargs)
+
+    with jax.enable_x64(True):
+        return list(jax.tree.leaves(jax.eval_shape(call, *[flat[i] for i in places])))
+
+
 def _conform(overload: Any, out: Any, spec: OutSpec | None) -> Any:
     if spec is None:
         return out

@@ -17,6 +17,7 @@ from jax import lax
 
 from torch_xla._src.ops import dtypes
 from torch_xla._src.ops.dtypes import cast, opmath
+from torch_xla._src.ops.reduce import extremum
 from torch_xla._src.ops.registry import OutSpec, lowers
 
 PRNG_IMPLEMENTATION = "threefry2x32"
@@ -264,7 +265,7 @@ def multinomial(
     # A race of exponentials: the order of arrival is a draw without replacement; weight 0 never arrives first.
     arrival = jnp.log(weights) + jax.random.gumbel(key, weights.shape, weights.dtype, mode="high")
     if num_samples == 1:
-        return jnp.argmax(arrival, -1, keepdims=True)
+        return extremum(arrival, arrival.ndim - 1, largest=True)[1][..., None]
     return lax.top_k(arrival, num_samples)[1]
 
 
