@@ -7,8 +7,10 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from torch_xla._src.compile.program import Program, donatable
-from torch_xla._src.compile.recovery import explain, recover
+from torch_xla._src.compile.recovery import explain, num_bytes, recover, refuse_if_too_large
 from torch_xla._src.graph.value import Row, Value, ValueRef
 from torch_xla._src.runtime import metrics
 
@@ -35,33 +37,60 @@ class Launch:
         self.floats, self.ints, self.keys = floats, ints, keys
 
     def run(self) -> None:
-        """Compiles if this recording is new, and launches. On failure the live Values keep the error."""
+        """Compiles if this recording is new, and launches.
+
+        If that fails, the live Values that can be computed without what failed are; the others keep the error. An
+        interrupt leaves everything as it was, so that the recording can be launched again.
+        """
         if not self.live:
             return
         try:
             outputs = self._outputs()
-        except BaseException as error:
-            for _, value in self.live:
-                value.error = error
+        except Exception as error:
+            self._salvage(error)
             raise
         metrics.count("ExecuteComputation")
-        self._hand_over(outputs)
+        self._hand_over(self.live, outputs)
 
     def _outputs(self) -> list[Any]:
         try:
             program = self._program()
         except Exception as error:  # nothing has run yet, so no leaf is lost
             return recover(self, error)
+        return self._call(program)
+
+    def _call(self, program: Program) -> list[Any]:
+        refuse_if_too_large(program)
         try:
             return program(self.leaf_buffers, self.floats, self.ints, self.keys)
         except Exception as error:
             raise explain(error, self.node.path()) from error
 
+    def _salvage(self, error: Exception) -> None:
+        """Computes what fits into memory: the smaller live Values, without donation."""
+        by_size = sorted(self.live, key=lambda item: num_bytes(item[1].spec))
+        keep = len(by_size) - 1 if isinstance(error, torch.OutOfMemoryError) else 0
+        while keep and not any(b.is_deleted() for b in self.leaf_buffers):
+            chosen = by_size[:keep]
+            try:
+                numbers = tuple(number for number, _ in chosen)
+                program = Program(self.node.path(), self.leaf_buffers, numbers, frozenset(), self._counts())
+                self._hand_over(chosen, self._call(program))
+                break
+            except Exception:
+                keep //= 2
+        for _, value in self.live:
+            if value.buffer is None:
+                value.error = error
+
+    def _counts(self) -> tuple[int, int, int]:
+        return len(self.floats), len(self.ints), len(self.keys)
+
     def _program(self) -> Program:
         numbers = tuple(number for number, _ in self.live)
         # Note [Donation]: leaf_values are weak, so a leaf that is dead here is held by nobody but this launch.
         dead = tuple(i for i, ref in enumerate(self.leaf_values) if ref() is None and self._sole_owner(i))
-        counts = (len(self.floats), len(self.ints), len(self.keys))
+        counts = self._counts()
         key = (numbers, dead, counts, compile_flags())
         program = self.node.programs.get(key)
         if program is None:
@@ -75,10 +104,10 @@ class Launch:
     def _sole_owner(self, leaf: int) -> bool:
         return sys.getrefcount(self.leaf_buffers[leaf]) == _SOLE_OWNER
 
-    def _hand_over(self, outputs: list[Any]) -> None:
+    def _hand_over(self, values: list[tuple[int, Value]], outputs: list[Any]) -> None:
         global _last
         _last = weakref.ref(outputs[-1])
-        for (_, value), buffer in zip(self.live, outputs, strict=True):
+        for (_, value), buffer in zip(values, outputs, strict=True):
             value.buffer = buffer
 
 

@@ -116,6 +116,7 @@ class Program:
     """An executable for one recording: leaves, slots and keys in, live outputs out.
 
     live: numbers of the outputs it returns, in order. donated: positions of the leaves whose buffers it consumes.
+    bytes_needed: memory that a run takes.
     """
 
     def __init__(
@@ -131,6 +132,7 @@ class Program:
         self.given = sorted(donated)
         start = time.perf_counter_ns()
         self.executable = self._compile(leaf_buffers, counts)
+        self.bytes_needed = bytes_needed(self.executable)
         metrics.sample("CompileTime", time.perf_counter_ns() - start)
         metrics.count("UncachedCompile")
 
@@ -173,6 +175,15 @@ class Program:
                 np.array(keys, np.uint32).reshape(-1, 2),
             )
         return outputs
+
+
+def bytes_needed(executable: Any) -> int:
+    """Bytes of a program's arguments, results and temporaries, by the compiler's own account; 0 if it gives none."""
+    plan = executable.memory_analysis()
+    if plan is None:
+        return 0
+    total = plan.argument_size_in_bytes + plan.output_size_in_bytes + plan.temp_size_in_bytes
+    return int(total - plan.alias_size_in_bytes)
 
 
 def donatable(specs: Sequence[Spec], candidates: Sequence[int], leaf_buffers: Sequence[Any]) -> frozenset[int]:

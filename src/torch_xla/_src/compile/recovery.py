@@ -6,6 +6,7 @@ CPU between two compiled programs.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,9 +16,9 @@ import numpy as np
 import torch
 import torch.utils._pytree as pytree
 
-from torch_xla._src.compile.program import Inputs, RowError, needed_rows
-from torch_xla._src.graph.value import Ref, Row
-from torch_xla._src.runtime import transfer
+from torch_xla._src.compile.program import Inputs, Program, RowError, needed_rows
+from torch_xla._src.graph.value import Ref, Row, Spec
+from torch_xla._src.runtime import client, memory, transfer
 
 if TYPE_CHECKING:
     from torch_xla._src.compile.launch import Launch
@@ -30,17 +31,33 @@ class CompileWarning(UserWarning):
 def explain(error: Exception, rows: Sequence[Row]) -> Exception:
     """The exception to raise for an error of the device: of the class PyTorch raises, with the user's line."""
     text = str(error)
-    if "RESOURCE_EXHAUSTED" not in text and "Out of memory" not in text:
-        return RuntimeError(f"device xla failed to run the program recorded up to {rows[-1].line}: {text}")
+    if "RESOURCE_EXHAUSTED" in text:
+        return out_of_memory(text.splitlines()[0], rows)
+    return RuntimeError(f"device xla failed to run the program recorded up to {rows[-1].line}: {text}")
+
+
+def refuse_if_too_large(program: Program) -> None:
+    """OutOfMemoryError before the run, on CPU: there XLA may end the process when an allocation fails."""
+    if client.device_type() == "CPU" and program.bytes_needed > (limit := memory.host_limit()):
+        raise out_of_memory(f"the program needs {program.bytes_needed:,} bytes of {limit:,}", program.rows)
+
+
+def out_of_memory(text: str, rows: Sequence[Row]) -> torch.OutOfMemoryError:
+    """The exception that names the largest result and its line."""
     largest = max(rows, key=_bytes)
     return torch.OutOfMemoryError(
-        f"device xla is out of memory: {text.splitlines()[0]}. The largest result of the program is {_bytes(largest):,} "
+        f"device xla is out of memory: {text}. The largest result of the program is {_bytes(largest):,} "
         f"bytes, of {largest.op} at {largest.line or 'an unknown line'}"
     )
 
 
+def num_bytes(spec: Spec) -> int:
+    """Bytes of a tensor."""
+    return math.prod(spec.shape) * spec.dtype.itemsize
+
+
 def _bytes(row: Row) -> int:
-    return sum(int(np.prod(s.shape)) * s.dtype.itemsize for s in row.outs if s is not None)
+    return sum(num_bytes(s) for s in row.outs if s is not None)
 
 
 def recover(launch: Launch, error: Exception) -> list[Any]:

@@ -39,6 +39,8 @@ class OpInfo:
         arguments = op._schema.arguments
         static = lowering.static if lowering else frozenset()
         allowed = {a.name: lowering is not None and a.name not in static and _holds_number(a) for a in arguments}
+        # A factory: its metadata has to be asked on device meta, or it would allocate on the host.
+        self.factory = any(a.name == "device" for a in arguments) and not any("Tensor" in str(a.type) for a in arguments)
         self.slottable = [allowed[a.name] for a in arguments if not a.kwarg_only]
         self.slottable_kwargs = {a.name: allowed[a.name] for a in arguments if a.kwarg_only}
         self.random = lowering.random if lowering else _is_random(op)
@@ -60,9 +62,12 @@ class OpInfo:
 
     def _ask_meta(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Spec | None], Any]:
         metrics.count("MetaKernelCalls")
+        meta_kwargs = {k: _to_meta(v) for k, v in kwargs.items()}
+        if self.factory:
+            meta_kwargs["device"] = torch.device("meta")
         try:
             with torch._C.DisableTorchFunction():  # a default-device mode must not reach the kernel's own factories
-                result = self.op(*[_to_meta(a) for a in args], **{k: _to_meta(v) for k, v in kwargs.items()})
+                result = self.op(*[_to_meta(a) for a in args], **meta_kwargs)
         except NotImplementedError:  # PyTorch has no meta kernel for this op
             return self._ask_lowering(args, kwargs)
         if isinstance(result, torch.Tensor):

@@ -279,8 +279,12 @@ class Recorder:
 
                 launch = Launch(self.node, self.values, self.leaf_values, self.leaf_buffers)
                 launch.inputs(self.floats, self.ints, self.keys)
-                self._restart()
-                launch.run()
+                try:
+                    launch.run()
+                except Exception:
+                    self._restart()
+                    raise
+                self._restart()  # not after an interrupt: the recording stays pending
 
     def last_recording(self) -> int:
         """Identifies the pending recording among all known ones."""

@@ -121,17 +121,9 @@ def _input_gradient_on_cpu(g: Any, x: Any, w: Any, *where: Any) -> jax.Array:
     return jnp.asarray(total, x.dtype)
 
 
-def _weight_gradient_on_cpu(x: Any, g: Any, w: Any, where: Any, groups: int) -> jax.Array:
-    if not _is_depthwise(x, w, groups):
-        parts = zip(jnp.split(x, groups, 1), jnp.split(g, groups, 1))
-        return jnp.concatenate([_weight_gradient(a, b, w.shape[2:], *where, 1) for a, b in parts])
-    windows, factors = _depthwise(x, w, *where)
-    padded, g = windows.padded(x.astype(factors.dtype), 0), g.astype(factors.dtype)
-    # Over the batch first, which vectorizes; the barrier keeps XLA from merging the two sums again.
-    sums = [jnp.sum(windows.slice(padded, offset) * g, 0) for offset in windows.offsets()]
-    sums = lax.optimization_barrier(sums)
-    sums = [jnp.sum(s, tuple(range(1, s.ndim))) for s in sums]
-    return jnp.stack(sums, -1).reshape(w.shape).astype(x.dtype)
+def _weight_gradient_on_cpu(x: Any, g: Any, kernel: Any, where: tuple[Any, Any, Any], groups: int) -> jax.Array:
+    parts = zip(jnp.split(x, groups, 1), jnp.split(g, groups, 1))
+    return jnp.concatenate([_weight_gradient(a, b, kernel, *where, groups=1) for a, b in parts])
 
 
 def _add_bias(y: jax.Array, bias: jax.Array | None) -> jax.Array:
@@ -184,11 +176,11 @@ def convolution_backward(
     output_mask: Sequence[bool],
 ) -> tuple[Any, ...]:
     count = weight.ndim - 2
-    where: Any = tuple(_per_dim(v, count) for v in (stride, padding, dilation))
+    where = (_per_dim(stride, count), _per_dim(padding, count), _per_dim(dilation, count))
     for_input, for_weight, for_bias = output_mask
     gradients: list[Any] = [None, None, None]
     if for_input and transposed:
-        gradients[0] = _forward(grad_output, weight, *where, groups)
+        gradients[0] = _forward(grad_output, weight, *where, groups=groups)
     elif for_input:
         gradients[0] = _input_gradient(grad_output, input, weight, where, groups)
     if for_weight:
@@ -200,18 +192,18 @@ def convolution_backward(
     return tuple(gradients)
 
 
-def _input_gradient(g: Any, x: Any, w: Any, where: Any, groups: int) -> jax.Array:
-    plain = lambda g, x, w: _transposed(g, w, *where, _unseen(x, g, w, *where), groups)  # noqa: E731
+def _input_gradient(g: Any, x: Any, w: Any, where: tuple[Any, Any, Any], groups: int) -> jax.Array:
+    plain = lambda g, x, w: _transposed(g, w, *where, extra=_unseen(x, g, w, *where), groups=groups)  # noqa: E731
     if not _is_depthwise(x, w, groups):
         return plain(g, x, w)
     return lax.platform_dependent(g, x, w, cpu=lambda g, x, w: _input_gradient_on_cpu(g, x, w, *where), default=plain)
 
 
-def _grouped_weight_gradient(x: Any, g: Any, w: Any, where: Any, groups: int) -> jax.Array:
-    plain = lambda x, g, w: _weight_gradient(x, g, w.shape[2:], *where, groups)  # noqa: E731
-    if groups == 1 or not (groups <= _UNROLLED or _is_depthwise(x, w, groups)):
+def _grouped_weight_gradient(x: Any, g: Any, w: Any, where: tuple[Any, Any, Any], groups: int) -> jax.Array:
+    plain = lambda x, g, w: _weight_gradient(x, g, w.shape[2:], *where, groups=groups)  # noqa: E731
+    if groups == 1 or groups > _UNROLLED or groups == x.shape[1]:  # one channel a group gains nothing
         return plain(x, g, w)
-    on_cpu = lambda x, g, w: _weight_gradient_on_cpu(x, g, w, where, groups)  # noqa: E731
+    on_cpu = lambda x, g, w: _weight_gradient_on_cpu(x, g, w.shape[2:], where, groups)  # noqa: E731
     return lax.platform_dependent(x, g, w, cpu=on_cpu, default=plain)
 
 

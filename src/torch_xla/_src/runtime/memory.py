@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 from torch_xla._src.runtime import client
@@ -14,12 +15,22 @@ def live_bytes(device: Any = None) -> int:
     return sum(b.nbytes for b in device.client.live_arrays() if not b.is_deleted() and device in b.devices())
 
 
+def host_limit() -> int:
+    """Bytes of memory that this process may use: the machine's, or the control group's where that is less."""
+    limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        text = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+    except OSError:
+        return limit
+    return min(limit, int(text)) if text.isdigit() else limit
+
+
 def info() -> dict[str, int]:
     """`bytes_used`, `bytes_limit`, `peak_bytes_used`, `kb_total`, `kb_free`; on CPU the limit is the machine's memory."""
     device = client.default_device()
     stats = device.memory_stats() or {}
     used = stats.get("bytes_in_use", live_bytes(device) if not stats else 0)
-    limit = stats.get("bytes_limit", os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    limit = stats.get("bytes_limit", host_limit())
     return {
         "bytes_used": used,
         "bytes_limit": limit,
