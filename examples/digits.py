@@ -64,7 +64,8 @@ def evaluate() -> tuple[float, float]:
 run = common.Run("digits", device, epochs * len(loader))
 for _ in range(epochs):
     for x, y in loader:
-        loss = F.cross_entropy(model(x.to(device)), y.to(device))
+        x, y = x.to(device), y.to(device)
+        loss = F.cross_entropy(model(x), y)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -15,7 +15,7 @@ from torch_xla._src.graph.value import FLOAT_SLOT, INT_SLOT, Ref, Row, Slot, Spe
 from torch_xla._src.ops.dtypes import numpy_dtype
 from torch_xla._src.ops.lower import lower
 from torch_xla._src.ops.registry import OutSpec
-from torch_xla._src.runtime import metrics
+from torch_xla._src.runtime import client, metrics
 
 KEY_IMPLEMENTATION = "threefry2x32"  # reproducible on every device, and independent of sharding
 
@@ -162,7 +162,7 @@ class Program:
                 jax.ShapeDtypeStruct((num_ints,), np.int64, weak_type=True),
                 jax.ShapeDtypeStruct((num_keys, 2), np.uint32),
             )
-            return lowered.compile()
+            return lowered.compile(compiler_options=compiler_options())
 
     def __call__(self, leaf_buffers: Sequence[Any], floats: list[float], ints: list[int], keys: list[Any]) -> list[Any]:
         """Launches the program, asynchronously."""
@@ -175,6 +175,14 @@ class Program:
                 np.array(keys, np.uint32).reshape(-1, 2),
             )
         return outputs
+
+
+def compiler_options() -> dict[str, Any]:
+    """XLA options for programs of this device type."""
+    if client.device_type() != "CPU":
+        return {}
+    # bfloat16 results are rounded after every op, as PyTorch's CPU kernels do, not kept in float32 between ops.
+    return {"xla_allow_excess_precision": False}
 
 
 def bytes_needed(executable: Any) -> int:

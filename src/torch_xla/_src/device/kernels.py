@@ -29,18 +29,25 @@ def _check_layout(layout: torch.layout | None) -> None:
         raise NotImplementedError(f"device xla has strided tensors only, not layout {layout}")
 
 
+def _unset(size: Any, dtype: torch.dtype | None, layout: torch.layout | None) -> torch.Tensor:
+    """A tensor that nothing has been written to: it makes a row only if it is read before it is filled."""
+    from torch_xla._src.graph.tensor import as_user, inner_of_value
+    from torch_xla._src.graph.value import UNSET, Spec, Value
+
+    _check_layout(layout)
+    return as_user(inner_of_value(Value(Spec(tuple(size), dtype or torch.get_default_dtype()), generation=UNSET)))
+
+
 def _empty(
     size: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None, memory_format: Any = None
 ) -> torch.Tensor:
-    _check_layout(layout)
-    return _record(_aten.empty.memory_format, list(size), dtype=dtype or torch.get_default_dtype())
+    return _unset(size, dtype, layout)
 
 
 def _empty_strided(
     size: Any, stride: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
 ) -> torch.Tensor:
-    _check_layout(layout)
-    return _record(_aten.empty.memory_format, list(size), dtype=dtype or torch.get_default_dtype())
+    return _unset(size, dtype, layout)
 
 
 def _factory(op: Any) -> Callable[..., torch.Tensor]:

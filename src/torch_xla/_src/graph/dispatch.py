@@ -87,7 +87,11 @@ def download(inner: XlaTensor) -> torch.Tensor:
     """A host copy of an inner tensor; cuts the recording if it is pending."""
     host = transfer.download(RECORDER.buffer(inner.value))
     spec = inner.value.spec
-    return host if spec.strides is None else torch.empty_strided(*spec[:1], spec.strides, dtype=spec.dtype).copy_(host)
+    if spec.strides is None:
+        return host
+    # The strides of a copy: those of the original if it has no holes and no overlap (`t()`), else what PyTorch chooses.
+    copy = torch.empty_like(torch.empty_strided(spec.shape, spec.strides, dtype=spec.dtype, device="meta"), device="cpu")
+    return copy.copy_(host)
 
 
 def upload_like(spec: Spec, source: torch.Tensor) -> XlaTensor:
@@ -146,6 +150,18 @@ def _equal(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         return False
     same = RECORDER.record(aten.eq.Tensor, [left, right], {})
     return bool(download(RECORDER.record(aten.all.default, [same], {})).item())
+
+
+@handles(aten.allclose.default)
+def _allclose(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    close = dispatch(aten.isclose.default, args, kwargs)
+    return bool(download(dispatch(aten.all.default, [close], {})).item())
+
+
+@handles(aten._linalg_check_errors.default)
+def _check_linalg(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Raises torch.linalg.LinAlgError for a matrix that could not be factorised; that needs a host read."""
+    op(download(args[0]), *args[1:], **kwargs)
 
 
 @handles(aten.is_pinned.default)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from torch_xla._src.graph import fallback
 from torch_xla._src.graph.dispatch import aten, dispatch, download, handles
 from torch_xla._src.graph.recorder import RECORDER
 from torch_xla._src.graph.tensor import XlaTensor
@@ -122,3 +123,58 @@ def _bincount(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     zeros = _record(aten.new_zeros.default, x, [length], dtype=dtype)
     weights = _record(aten._to_copy.default, weights, dtype=dtype)
     return _record(aten.index_add.default, zeros, 0, _record(aten._to_copy.default, x, dtype=torch.int64), weights)
+
+
+# ---- unique: mark where a run of equal elements starts; the number of marks is all that the host reads ----------------
+
+
+def _starts(rows: Any) -> Any:
+    """[n, ...] -> bool [n]: whether each row differs from the one before it. The first does."""
+    later, earlier = _record(aten.slice_copy.Tensor, rows, 0, 1), _record(aten.slice_copy.Tensor, rows, 0, 0, -1)
+    differs = _record(aten.ne.Tensor, later, earlier)
+    if rows.ndim > 1:
+        differs = _record(aten.any.dims, differs, list(range(1, rows.ndim)))
+    return _record(aten.constant_pad_nd.default, differs, [1, 0], True)
+
+
+def _runs(rows: Any, inverse: bool, counts: bool) -> tuple[Any, Any, Any]:
+    """(first row of each run, number of the run that each row is in, length of each run); the last two if asked for."""
+    starts, length = _starts(rows), rows.shape[0]
+    number = _record(aten.cumsum.default, starts, 0)
+    size = _size(_record(aten.select_copy.int, number, 0, -1))
+    first = _record(aten.view_copy.default, _record(aten.nonzero_static.default, starts, size=size), [size])
+    values = _record(aten.index_select.default, rows, 0, first)
+    nothing = _record(aten.new_empty.default, first, [0])
+    ends = _record(aten.constant_pad_nd.default, _record(aten.slice_copy.Tensor, first, 0, 1), [0, 1], length)
+    return (
+        values,
+        _record(aten.sub.Tensor, number, _record(aten.ones_like.default, number)) if inverse else nothing,
+        _record(aten.sub.Tensor, ends, first) if counts else nothing,
+    )
+
+
+@handles(aten._unique2.default)
+def _unique(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    x, (inverse, counts) = args[0], (*args[2:], False, False)[:2]
+    if not x.numel():
+        return fallback.run(op, args, kwargs)
+    flat = _record(aten.view_copy.default, _record(aten.clone.default, x, memory_format=torch.contiguous_format), [x.numel()])
+    ordered, order = _record(aten.sort.stable, flat, stable=True)
+    values, number, lengths = _runs(ordered, inverse, counts)
+    if inverse:
+        number = _record(aten.scatter.src, _record(aten.zeros_like.default, number), 0, order, number)
+        number = _record(aten.view_copy.default, number, list(x.shape))
+    return values, number, lengths
+
+
+@handles(aten.unique_consecutive.default)
+def _unique_consecutive(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    x, inverse, counts, dim = (*args, *(False, False, None)[len(args) - 1 :])
+    if not x.numel():
+        return fallback.run(op, args, kwargs)
+    if dim is not None:
+        values, number, lengths = _runs(_record(aten.transpose_copy.int, x, 0, dim), inverse, counts)
+        return _record(aten.transpose_copy.int, values, 0, dim), number, lengths
+    flat = _record(aten.view_copy.default, _record(aten.clone.default, x, memory_format=torch.contiguous_format), [x.numel()])
+    values, number, lengths = _runs(flat, inverse, counts)
+    return values, _record(aten.view_copy.default, number, list(x.shape)) if inverse else number, lengths

@@ -119,8 +119,8 @@ def spec_of(tensor: torch.Tensor) -> Spec:
 
 
 def _holds_number(argument: Any) -> bool:
-    # Not List[float]: those are scale factors, which determine shapes.
-    return str(argument.type) in ("number", "Optional[number]", "List[number]", "float", "Optional[float]")
+    # Not List[float]: those are scale factors, which determine shapes. `x * 2` passes a number for a Tensor.
+    return str(argument.type) in ("number", "Optional[number]", "List[number]", "float", "Optional[float]", "Tensor")
 
 
 def _is_random(op: Any) -> bool:

@@ -37,16 +37,24 @@ import torch
 
 from torch_xla._src.graph.opinfo import OnlyOnCpu, OpInfo, op_info
 from torch_xla._src.graph.tensor import XlaTensor, inner_of_value
-from torch_xla._src.graph.value import FLOAT_SLOT, INT_SLOT, Ref, Row, Slot, Spec, Value, ValueRef
+from torch_xla._src.graph.value import FLOAT_SLOT, INT_SLOT, UNSET, Ref, Row, Slot, Spec, Value, ValueRef
 from torch_xla._src.runtime import frames, rng
 
 MAX_ROWS = 10_000  # a recording is cut here whatever happens, so that a loop without a cut point cannot grow for ever
-_ROWS_OF_AN_UPLOAD = 2  # `x.to("xla")` records the empty tensor that it fills
+_EMPTY = torch.ops.aten.empty.memory_format
 _INT64 = range(-(2**63), 2**63)
 
 
 class _ForeignTensor(Exception):
     """An argument is a host tensor: it has to become a leaf first."""
+
+
+class _UnsetTensor(Exception):
+    """An argument holds a Value that nothing has been written to."""
+
+    def __init__(self, value: Value) -> None:
+        super().__init__()
+        self.value = value
 
 
 def _dead() -> None:
@@ -95,6 +103,10 @@ class Recorder:
                 self._forget_leaves(num_leaves)
                 info = op_info(op)
                 return self.record(op, info.adopt_host_tensors(args), {k: info.adopt(v) for k, v in kwargs.items()})
+            except _UnsetTensor as unset:
+                self._forget_leaves(num_leaves)
+                self._record_empty(unset.value)
+                return self.record(op, args, kwargs)
             except OnlyOnCpu:
                 from torch_xla._src.graph import fallback
 
@@ -104,6 +116,13 @@ class Recorder:
                 self._forget_leaves(num_leaves)
                 raise
             return self._emit(row)
+
+    def _record_empty(self, value: Value) -> None:
+        """Gives an unset Value a row of the recording."""
+        spec = value.spec
+        value.generation, value.index = self.generation, len(self.values)
+        self.record(_EMPTY, [list(spec.shape)], {"dtype": spec.dtype})
+        self.values[value.index] = weakref.ref(value)
 
     def _replay(self, op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Row | None:
         """The known row that this call is, or None."""
@@ -158,6 +177,8 @@ class Recorder:
 
     def _new_leaf(self, value: Value) -> int:
         if value.buffer is None:
+            if value.generation == UNSET:
+                raise _UnsetTensor(value)
             raise value.error or AssertionError("an xla tensor holds neither a buffer nor a place in the recording")
         value.generation, value.index = self.generation, -1 - len(self.leaf_specs)
         self.leaf_values.append(weakref.ref(value))
@@ -257,7 +278,7 @@ class Recorder:
         with self.lock:
             depth, stack = self.node.depth, frames.user_stack()
             last = max(self.uploads.values(), default=0)
-            if stack in self.uploads and depth > last + _ROWS_OF_AN_UPLOAD:
+            if stack in self.uploads and depth > last:
                 self.cut()
                 depth = 0
             self.uploads[stack] = depth
@@ -293,6 +314,8 @@ class Recorder:
     def buffer(self, value: Value) -> Any:
         """The device buffer of a Value, cutting the recording if it is pending."""
         with self.lock:
+            if value.generation == UNSET and value.buffer is None:
+                self._record_empty(value)
             if value.buffer is None and value.generation == self.generation:
                 self.cut()
             if value.buffer is None:

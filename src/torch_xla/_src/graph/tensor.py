@@ -31,11 +31,13 @@ class XlaTensor(torch.Tensor):
         return f"XlaTensor(shape={tuple(self.value.spec.shape)}, dtype={self.value.spec.dtype})"
 
 
-def _not_loaded(op: Any, args: Any, kwargs: Any) -> Any:
-    raise AssertionError("torch_xla._src.graph.dispatch has not been loaded")
+def _load_dispatch(op: Any, args: Any, kwargs: Any) -> Any:
+    from torch_xla._src.graph import dispatch as module  # replaces `dispatch` below; imports the recorder
+
+    return module.dispatch(op, args, kwargs)
 
 
-dispatch = _not_loaded  # set by torch_xla._src.graph.dispatch
+dispatch = _load_dispatch
 
 
 def inner_of_value(value: Value) -> XlaTensor:

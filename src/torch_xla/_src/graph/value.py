@@ -16,10 +16,14 @@ class Spec(NamedTuple):
     strides: tuple[int, ...] | None = None
 
 
+UNSET = -2
+
+
 class Value:
     """What one xla tensor holds: a device buffer, or a place in the pending recording.
 
     spec: its shape, dtype and strides. buffer: the jax.Array once computed, else None.
+    generation: UNSET while nothing has been written to it (`torch.empty`), so that filling it costs nothing.
     generation, index: valid while `generation` is that of the pending recording; index >= 0 is the number of an
         output of the recording, index < 0 is leaf `-1 - index`.
     error: why it could not be computed; raised at each use.

@@ -63,12 +63,15 @@ def _count_from(spec: OutSpec, start: Any, step: Any) -> jax.Array:
     return index if ends[0] == 0 else index + dtypes.cast(start, exact)
 
 
-@lowers("aten.arange", specs=True)
+# Bounds that determine a shape are constants: see Note [Scalar slots].
+@lowers("aten.arange", specs=True, static=("end",))
 def arange(spec: OutSpec, end: Any, **_: Any) -> jax.Array:
     return _count_from(spec, 0, 1)
 
 
-@lowers("aten.arange.start", "aten.arange.start_step", "aten.range", "aten.range.step", specs=True)
+@lowers(
+    "aten.arange.start", "aten.arange.start_step", "aten.range", "aten.range.step", specs=True, static=("start", "end", "step")
+)  # fmt: skip
 def arange_start(spec: OutSpec, start: Any, end: Any, step: Any = 1, **_: Any) -> jax.Array:
     return _count_from(spec, start, step)
 

@@ -30,8 +30,10 @@ def upload(tensor: torch.Tensor, placement: Any = None) -> Any:
     tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
     array = tensor.view(_BITS[tensor.dtype]).numpy().view(dtype) if tensor.dtype in _BITS else tensor.numpy()
     array = array.reshape(tensor.shape)  # .view() of a 0-d array of another dtype may add a dimension
+    # JAX reads the host memory after device_put returns, or for ever (on CPU it aliases it, whatever `may_alias` says),
+    # while the user may write to the tensor: hand over a private copy.
     with jax.enable_x64(True):
-        buffer = jax.device_put(array, placement or client.default_device(), may_alias=False)
+        buffer = jax.device_put(array.copy(), placement or client.default_device())
     metrics.sample("TransferToDeviceTime", time.perf_counter_ns() - start)
     metrics.sample("OutboundData", array.nbytes)
     return buffer

@@ -1,0 +1,114 @@
+"""Buffers of values that nobody holds any more are reused, all others are left alone."""
+
+from __future__ import annotations
+
+import torch
+
+import torch_xla
+from torch_xla._src.graph.recorder import RECORDER
+from torch_xla._src.graph.tensor import value_of
+from torch_xla._src.runtime import memory
+
+
+def live_bytes():
+    torch_xla.sync(wait=True)
+    return memory.live_bytes()
+
+
+def donated_in_last_program():
+    """Numbers of leaves that the last program of the deepest known recording consumes."""
+    return [len(p.donated) for row in _all_rows(RECORDER.root) for p in row.programs.values()]
+
+
+def _all_rows(row):
+    yield row
+    for child in row.children:
+        yield from _all_rows(child)
+
+
+def test_an_updated_parameter_has_no_second_copy():
+    weight = torch.ones(256, 256, device="xla")
+    torch_xla.sync(wait=True)
+    before = live_bytes()
+    for _ in range(3):
+        weight.mul_(0.5)
+        assert live_bytes() == before
+    assert weight[0, 0].item() == 0.125
+
+
+def test_a_training_step_holds_one_copy_of_parameters_and_state():
+    model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(4)]).to("xla")
+    optimizer = torch.optim.AdamW(model.parameters())
+    x = torch.ones(8, 64).to("xla")
+
+    def step():
+        optimizer.zero_grad()
+        model(x).pow(2).mean().backward()
+        optimizer.step()
+
+    step()
+    step()
+    optimizer.zero_grad()
+    before = live_bytes()
+    parameter_bytes = sum(p.numel() * 4 for p in model.parameters())
+    for _ in range(3):
+        step()
+        optimizer.zero_grad()
+        assert live_bytes() - before < 0.05 * parameter_bytes
+
+
+def test_a_value_that_is_still_held_is_not_donated():
+    x = torch.ones(64, device="xla")
+    torch_xla.sync()
+    snapshot = x.clone()
+    alias = x.detach()
+    torch_xla.sync()
+    y = x * 2
+    x.add_(1)
+    torch_xla.sync(wait=True)
+    assert snapshot.tolist() == [1.0] * 64
+    assert alias.tolist() == [2.0] * 64
+    assert y.tolist() == [2.0] * 64
+
+
+def test_a_buffer_held_outside_is_not_donated():
+    x = torch.ones(64, device="xla")
+    torch_xla.sync()
+    buffer = value_of(x).buffer  # somebody got hold of the jax.Array
+    x.mul_(3)
+    torch_xla.sync(wait=True)
+    assert not buffer.is_deleted()
+    assert float(buffer.sum()) == 64
+    assert x.sum().item() == 192
+
+
+def test_host_copies_do_not_change_when_the_buffer_is_reused():
+    x = torch.ones(1024, device="xla")
+    torch_xla.sync()
+    host = x.cpu()
+    for _ in range(3):
+        x.add_(1)
+        torch_xla.sync(wait=True)
+    assert host.tolist() == [1.0] * 1024
+
+
+def test_an_upload_does_not_alias_the_host_tensor():
+    for size in (3, 64, 1 << 14):  # XLA can alias aligned host memory; sizes below and above a page
+        host = torch.ones(size)
+        x = host.to("xla")
+        torch_xla.sync()
+        host.zero_()
+        assert x.sum().item() == size
+
+
+def test_losses_kept_in_a_list_stay_valid():
+    weight = torch.ones(3, device="xla", requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.5)
+    losses = []
+    for _ in range(4):
+        optimizer.zero_grad()
+        loss = weight.sum()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss)
+    assert [loss.item() for loss in losses] == [3.0, 1.5, 0.0, -1.5]

@@ -1,0 +1,233 @@
+"""Recording and replay: what is built once, what is reused, what compiles."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+
+import torch_xla
+import torch_xla.debug.metrics as met
+from torch_xla._src.graph.recorder import RECORDER
+from torch_xla._src.graph.value import Value
+
+
+@pytest.fixture(autouse=True)
+def _clean():
+    torch_xla.sync(wait=True)
+    met.clear_all()
+    yield
+    torch_xla.sync(wait=True)
+
+
+def counts(*names):
+    return tuple(met.counter_value(name) or 0 for name in names)
+
+
+def chain(x, length=200):
+    ops = [lambda x: x * 1.01, lambda x: x + 1, torch.sin, torch.relu]
+    for i in range(length):
+        x = ops[i % 4](x)
+    return x
+
+
+def test_a_chain_of_200_ops_replays_without_meta_kernels_or_new_rows():
+    x = torch.ones(4, device="xla")
+    torch_xla.sync()
+    expected = chain(torch.ones(4))
+    for _ in range(2):
+        result = chain(x)
+        torch_xla.sync()
+    met.clear_all()
+    result = chain(x)
+    torch_xla.sync()
+    assert counts("RowsReplayed", "RowsRebuilt", "MetaKernelCalls", "UncachedCompile") == (200, 0, 0, 0)
+    torch.testing.assert_close(result.cpu(), expected)
+
+
+def test_the_second_run_replays_and_compiles_nothing():
+    x = torch.ones(3, device="xla")
+    torch_xla.sync()
+    (x * 2 + 5).cpu()
+    met.clear_all()
+    (x * 2 + 5).cpu()
+    assert counts("RowsRebuilt", "UncachedCompile", "CachedCompile") == (0, 0, 1)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[0.5, 0.25, 0.125, 0.7], [3, 4, 5, 6]],
+    ids=["float", "int"],
+)
+def test_a_scalar_that_changes_recompiles_once(values):
+    size = 17 if type(values[0]) is float else 18  # shapes of its own: no other test has recorded these rows
+    x = torch.arange(1, size, device="xla").to(torch.float32)
+    torch_xla.sync()
+    expected = torch.arange(1, size).to(torch.float32)
+    compiles = []
+    for value in values:
+        met.clear_all()
+        torch.testing.assert_close((x * value - 1).cpu(), expected * value - 1)
+        compiles.append(counts("UncachedCompile")[0])
+    assert compiles == [1, 1, 0, 0]
+
+
+def test_equal_scalars_do_not_share_a_slot():
+    """An lr that meets eps once must not tie the two for ever (pytorch/xla issue 3604)."""
+    x = torch.ones(3, device="xla")
+    torch_xla.sync()
+    for first, second in [(0.5, 0.5), (0.25, 0.125), (0.5, 0.75), (0.1, 0.1)]:
+        torch.testing.assert_close((x * first + second * x).cpu(), torch.ones(3) * (first + second))
+
+
+@pytest.mark.parametrize(("first", "second"), [(1, 1.0), (0.0, -0.0), (1, True), (float("nan"), 1.0)])
+def test_constants_differ_by_type_and_bit_pattern(first, second):
+    x = torch.ones(2, dtype=torch.int64, device="xla")
+    for value in (first, second, first):
+        expected = torch.ones(2, dtype=torch.int64) * value
+        actual = (x * value).cpu()
+        assert actual.dtype == expected.dtype
+        assert actual.tolist() == expected.tolist() or value != value
+        assert [str(v) for v in actual.tolist()] == [str(v) for v in expected.tolist()]
+
+
+def test_nan_equals_itself_so_it_replays():
+    x = torch.ones(2, device="xla")
+    torch_xla.sync()
+    (x * float("nan")).cpu()
+    met.clear_all()
+    assert (x * float("nan")).cpu().isnan().all()
+    assert counts("RowsRebuilt", "UncachedCompile") == (0, 0)
+
+
+def test_alternating_programs_all_replay():
+    """Train and eval, or bucketed shapes, are branches of one tree."""
+    inputs = [torch.ones(n, device="xla") for n in (2, 3, 4)]
+    torch_xla.sync()
+    for _ in range(2):
+        for x in inputs:
+            (x.exp() + 1).cpu()
+            (x.exp() - 1).cpu()
+    met.clear_all()
+    for x in inputs:
+        (x.exp() + 1).cpu()
+        (x.exp() - 1).cpu()
+    assert counts("RowsRebuilt", "UncachedCompile", "CachedCompile") == (0, 0, 6)
+
+
+def test_only_live_values_are_outputs():
+    x = torch.ones(3, device="xla")
+    torch_xla.sync()
+    kept = x + 1
+    dead = kept * 2
+    del dead
+    from torch_xla._src.compile.launch import Launch
+
+    launch = Launch(RECORDER.node, RECORDER.values, RECORDER.leaf_values, RECORDER.leaf_buffers)
+    outputs = [number for number, _ in launch.live]
+    assert len(outputs) == 1
+    assert kept.tolist() == [2, 2, 2]
+
+
+def test_an_alias_makes_no_row():
+    x = torch.ones(3, device="xla")
+    torch_xla.sync()
+    y = x.detach()
+    assert RECORDER.pending == 0
+    y.add_(1)
+    assert x.tolist() == [2, 2, 2]
+
+
+def test_nothing_pending_runs_nothing():
+    torch_xla.sync()
+    met.clear_all()
+    torch_xla.sync()
+    assert counts("ExecuteComputation", "UncachedCompile", "MarkStep") == (0, 0, 1)
+
+
+def test_dead_work_runs_nothing():
+    (torch.ones(3, device="xla") + 1).sin()
+    torch_xla.sync()
+    assert counts("ExecuteComputation", "UncachedCompile") == (0, 0)
+
+
+def test_a_loop_over_batches_without_a_read_is_cut_each_round():
+    weight = torch.ones(4, 4, device="xla")
+    torch_xla.sync()
+    met.clear_all()
+    outputs = []
+    for i in range(6):
+        x = torch.full((2, 4), float(i)).to("xla")
+        outputs.append((x @ weight).relu() + 1)
+    assert counts("UncachedCompile", "ExecuteComputation") == (1, 5)
+    assert torch.stack([o.sum() for o in outputs]).tolist() == [8.0 * (4 * i + 1) for i in range(6)]
+
+
+def test_uploads_on_different_lines_do_not_cut():
+    for _ in range(2):
+        x = torch.ones(2).to("xla")
+        y = (x * 2).exp().log()
+        z = torch.ones(2).to("xla")
+        (y + z).cpu()
+    assert counts("ExecuteComputation") == (2,)
+
+
+def test_a_size_limit_cuts(monkeypatch):
+    monkeypatch.setattr("torch_xla._src.graph.recorder.MAX_ROWS", 50)
+    x = torch.zeros(2, device="xla")
+    for _ in range(120):
+        x = x + 1
+    assert RECORDER.pending < 50
+    assert x.tolist() == [120, 120]
+
+
+def test_an_interrupt_while_compiling_loses_nothing(monkeypatch):
+    from torch_xla._src.compile import launch
+
+    y = torch.ones(3, device="xla") * 3
+
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(launch, "Program", interrupted)
+        torch_xla.sync()
+    assert y.tolist() == [3, 3, 3]
+
+
+def test_no_values_leak_over_training_steps():
+    model = torch.nn.Linear(4, 4).to("xla")
+    optimizer = torch.optim.AdamW(model.parameters())
+    x = torch.ones(2, 4).to("xla")
+
+    def live_values():
+        return sum(type(o) is Value for o in gc.get_objects())
+
+    def step():
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+
+    for _ in range(3):
+        step()
+    gc.collect()
+    gc.disable()
+    try:
+        before = live_values()
+        for _ in range(20):
+            step()
+        assert live_values() == before
+    finally:
+        gc.enable()
+
+
+def test_a_recording_prints_as_rows_with_the_users_lines():
+    x = torch.ones(3, device="xla")
+    torch_xla.sync()
+    y = x + 1  # this line
+    text = [str(row) for row in RECORDER.node.path()]
+    assert len(text) == 1
+    assert "aten.add.Tensor(leaf0, 1)" in text[0]
+    assert "test_recorder.py" in text[0]
+    assert y.tolist() == [2, 2, 2]
