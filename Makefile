@@ -8,7 +8,8 @@ PYTHON ?= python3
 TORCH ?=
 # .venv, or .venv-3.12-2.9.1: environments of different interpreters and releases stand side by side.
 VENV ?= $(subst $(space),-,$(strip .venv $(patsubst python%,%,$(filter-out python python3,$(notdir $(PYTHON)))) $(TORCH)))
-PYTEST_ARGS ?= -n 2
+# As many workers as a small machine has cores. Tests of one xdist_group go to one worker, to share what is costly.
+PYTEST_ARGS ?= -n 2 --dist loadgroup
 SOURCES = src tests examples
 
 space := $(subst ,, )
@@ -30,7 +31,7 @@ lint: $(stamp)
 types: $(stamp)
 	$(run) -m mypy
 
-check: lint types test
+check: test lint types
 
 clean:
 	rm -rf .venv .venv-* build demo_output src/*.egg-info

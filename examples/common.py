@@ -48,7 +48,7 @@ class Run:
         self._rebuilt = 0
 
     def step(self, loss: float) -> None:
-        """Ends a step. Taking a float, it can only be called once the device has computed the loss: times are honest."""
+        """Ends a step. It takes a float, so the device has computed the loss by now: times are honest."""
         now, rebuilt = time.perf_counter(), counter("RowsRebuilt")
         self.losses.append(loss)
         self.seconds.append(now - self._start)

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 matplotlib.use("Agg")  # no display is needed to write a file
-from matplotlib import pyplot  # noqa: E402  (the backend is chosen first)
+from matplotlib import pyplot
 
 examples = ("digits", "chargpt")
 devices = ("xla", "cpu")
@@ -70,9 +70,9 @@ def row(result: dict[str, Any], other: dict[str, Any]) -> list[str]:
 def table(results: dict[tuple[str, str], dict[str, Any]]) -> Table:
     """All runs, one a line."""
     caption = (
-        f"Time per step: median after warm-up, data loading and reading the loss included. Difference: largest relative one "
-        f"between the training losses of xla and CPU in the first {parity_steps} steps. Replayed: steps (and recorded ops) "
-        "for which no new graph had to be built. Peak memory: resident set of the process, Python and libraries included."
+        "Time per step: median after warm-up, data loading and reading the loss included. Difference: the largest "
+        f"relative one between the training losses of both devices in the first {parity_steps} steps. Replayed: steps "
+        "(and ops) for which nothing new had to be recorded. Peak memory: resident set, Python and libraries included."
     )
     closing = Table(title="The same loops, seeds and initial weights on xla and on the CPU", caption=caption)
     closing.add_column("example")

@@ -1,5 +1,6 @@
 """A small convolutional network learns the handwritten digits that ship with scikit-learn.
 
+Run:
     python examples/digits.py                   on device xla
     python examples/digits.py --device=cpu      the same loop, batches and initial weights on the CPU
 """

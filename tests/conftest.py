@@ -7,7 +7,6 @@ import os
 import random
 import shutil
 import tempfile
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -37,11 +36,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(autouse=True)
-def fixed_start() -> Iterator[None]:
+def fixed_start() -> None:
     """Every test starts with the same seeds, and with nothing pending on the device from the test before it."""
     with contextlib.suppress(Exception):  # an error of what another test left behind is no matter of this one
         torch_xla.sync()
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
-    yield

@@ -12,7 +12,9 @@ from torch import nn
 class Mlp(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4))
+        self.layers = nn.Sequential(
+            nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # [batch, 16] -> [batch, 4]
         return self.layers(x)
@@ -39,7 +41,9 @@ class ResNet(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 4, 3, 1, 1, bias=False), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.MaxPool2d(2))
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, 4, 3, 1, 1, bias=False), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.MaxPool2d(2)
+        )
         self.blocks = nn.Sequential(Block(4, 4, 1), Block(4, 8, 2), Block(8, 16, 2))
         self.head = nn.Linear(16, 4)
 
@@ -50,7 +54,11 @@ class ResNet(nn.Module):
 class Lstm(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.embedding, self.lstm, self.head = nn.Embedding(11, 8), nn.LSTM(8, 12, num_layers=2, batch_first=True), nn.Linear(12, 4)
+        self.embedding, self.lstm, self.head = (
+            nn.Embedding(11, 8),
+            nn.LSTM(8, 12, num_layers=2, batch_first=True),
+            nn.Linear(12, 4),
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # [batch, time] -> [batch, 4]
         return self.head(self.lstm(self.embedding(x))[0][:, -1])
@@ -70,7 +78,9 @@ class Encoder(nn.Module):
 class Gpt(nn.Module):
     """A decoder with causal attention and tied input and output embeddings (Radford et al. 2019)."""
 
-    def __init__(self, vocabulary: int = 11, width: int = 16, heads: int = 2, layers: int = 2, context: int = 12) -> None:
+    def __init__(
+        self, vocabulary: int = 11, width: int = 16, heads: int = 2, layers: int = 2, context: int = 12
+    ) -> None:
         super().__init__()
         self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
         self.blocks = nn.ModuleList(GptBlock(width, heads) for _ in range(layers))
@@ -106,7 +116,9 @@ def _language_loss(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(logits.flatten(0, 1), target.flatten())
 
 
-MODELS: dict[str, tuple[type[nn.Module], Callable[[], tuple[torch.Tensor, torch.Tensor]], Callable[..., torch.Tensor]]] = {
+MODELS: dict[
+    str, tuple[type[nn.Module], Callable[[], tuple[torch.Tensor, torch.Tensor]], Callable[..., torch.Tensor]]
+] = {
     "mlp": (Mlp, lambda: (torch.randn(8, 16), _classes()), F.cross_entropy),
     "resnet": (ResNet, lambda: (torch.randn(8, 3, 16, 16), _classes()), F.cross_entropy),
     "lstm": (Lstm, lambda: (torch.randint(0, 11, (8, 5)), _classes()), F.cross_entropy),

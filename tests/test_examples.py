@@ -1,12 +1,14 @@
-"""The examples run, agree with the CPU, compile a bounded number of programs and replay the rest. `make demo` shows more."""
+"""The examples agree with the CPU, compile a bounded number of programs and replay the rest; code in documents runs."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,11 +16,12 @@ from typing import Any
 import pytest
 
 FOLDER = Path(__file__).parents[1] / "examples"
-# Settings that keep a run to seconds, and how many programs it may compile: the first step, which makes the optimizer's
-# state; the steps after it; digits has a smaller last batch; the evaluation; chargpt writes its sample.
+# Settings that keep a run to seconds, and how many programs it may compile. Both: the first step, which makes the
+# optimizer's state, the other steps, the evaluation. digits: a smaller last batch. chargpt: the first and every other
+# character of its sample, since the first window was copied from the host and the others were computed.
 QUICK = {
-    "digits": (["--epochs=2", "--width=8"], 4),
-    "chargpt": (["--steps=12", "--width=32", "--num_layers=1", "--batch_size=8", "--context=16", "--sample_length=5"], 4),
+    "digits": ("epochs=2 width=8", 4),
+    "chargpt": ("steps=12 width=32 num_layers=1 batch_size=8 context=16 sample_length=5", 5),
 }
 
 
@@ -26,7 +29,7 @@ def run(example: str, device: str, folder: Path) -> dict[str, Any]:
     """The record of a quick run in a process of its own, warnings being errors there too."""
     record = folder / f"{example}_{device}.json"
     command = [sys.executable, "-W", "error::UserWarning", str(FOLDER / f"{example}.py")]
-    command += [f"--device={device}", f"--record={record}", *QUICK[example][0]]
+    command += [f"--device={device}", f"--record={record}", *(f"--{setting}" for setting in QUICK[example][0].split())]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"COLUMNS": "120"})
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(record.read_text())
@@ -50,10 +53,11 @@ def demo() -> ModuleType:
     return module
 
 
-# One worker of pytest-xdist runs all of these (with --dist loadgroup); otherwise each would train for itself.
-pytestmark = pytest.mark.xdist_group("examples")
+# With pytest-xdist's --dist loadgroup, one worker runs all that share the records; else each would train for itself.
+shares_records = pytest.mark.xdist_group("examples")
 
 
+@shares_records
 @pytest.mark.parametrize("example", QUICK)
 def test_xla_agrees_with_cpu(results: dict[tuple[str, str], dict[str, Any]], demo: ModuleType, example: str) -> None:
     xla, cpu = results[example, "xla"], results[example, "cpu"]
@@ -62,6 +66,7 @@ def test_xla_agrees_with_cpu(results: dict[tuple[str, str], dict[str, Any]], dem
     assert xla["losses"][-1] < xla["losses"][0]
 
 
+@shares_records
 @pytest.mark.parametrize("example", QUICK)
 def test_steps_replay(results: dict[tuple[str, str], dict[str, Any]], example: str) -> None:
     xla = results[example, "xla"]
@@ -69,7 +74,22 @@ def test_steps_replay(results: dict[tuple[str, str], dict[str, Any]], example: s
     assert xla["replayed_steps"] >= len(xla["losses"]) - 3
 
 
+@shares_records
 def test_table_and_curves(results: dict[tuple[str, str], dict[str, Any]], demo: ModuleType, tmp_path: Path) -> None:
     demo.draw(results, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert len(demo.table(results).rows) == 4
+
+
+def code_blocks() -> Iterator[Any]:
+    """Every Python block of the documents that users and developers start from."""
+    for document in ("README.md", "docs/dev/README.md"):
+        text = (FOLDER.parent / document).read_text()
+        for number, code in enumerate(re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)):
+            yield pytest.param(code, id=f"{document}-{number}")
+
+
+@pytest.mark.parametrize("code", code_blocks())
+def test_code_in_documents_runs(code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(code, "documentation", "exec"), {"__name__": "documentation"})
+    assert capsys.readouterr().err == ""

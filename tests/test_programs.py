@@ -15,7 +15,9 @@ from tests.models import MODELS
 def test_a_training_loop_compiles_two_programs_for_training_one_for_evaluation_one_for_logging(foreach):
     """100 steps with a schedule, bias correction, changing seeds, dropout, and evaluation every ten steps."""
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Dropout(0.1), torch.nn.ReLU(), torch.nn.Linear(16, 3)).to("xla")
+    model = torch.nn.Sequential(
+        torch.nn.Linear(8, 16), torch.nn.Dropout(0.1), torch.nn.ReLU(), torch.nn.Linear(16, 3)
+    ).to("xla")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=foreach)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
     x, y = torch.randn(32, 8).to("xla"), torch.randint(0, 3, (32,)).to("xla")

@@ -8,14 +8,16 @@ from torch_xla._src.runtime import client
 
 
 def device_type() -> str:
-    """"CPU", "CUDA" or "TPU": `PJRT_DEVICE` where it is set, else what is found. Starts the client in that case."""
+    """ "CPU", "CUDA" or "TPU": `PJRT_DEVICE` where it is set, else what is found. Starts the client in that case."""
     return client.requested_type() or client.device_type()
 
 
 def set_device_type(name: str) -> None:
     """Sets `PJRT_DEVICE`. RuntimeError once the client runs on another type."""
     if client.is_initialized() and client.device_type() != name.upper():
-        raise RuntimeError(f"device xla already runs on {client.device_type()}; set PJRT_DEVICE={name} before the first use")
+        raise RuntimeError(
+            f"device xla already runs on {client.device_type()}; set PJRT_DEVICE={name} before the first use"
+        )
     os.environ["PJRT_DEVICE"] = name
 
 

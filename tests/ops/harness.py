@@ -32,12 +32,32 @@ aten = torch.ops.aten
 
 # Results are unspecified memory, draws of another generator, or not numbers: only shape and dtype are compared.
 UNCOMPARABLE = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "rand", "randn", "randint"}
-UNCOMPARABLE |= {"bernoulli", "native_dropout", "multinomial", "normal", "uniform", "randperm", "rand_like", "randn_like"}
+UNCOMPARABLE |= {
+    "bernoulli",
+    "native_dropout",
+    "multinomial",
+    "normal",
+    "uniform",
+    "randperm",
+    "rand_like",
+    "randn_like",
+}
 UNCOMPARABLE |= {"rrelu_with_noise", "rrelu_with_noise_functional", "poisson", "_standard_gamma", "_sample_dirichlet"}
 UNCOMPARABLE |= {"cauchy", "exponential", "geometric", "log_normal", "random", "normal_functional", "randint_like"}
 UNCOMPARABLE |= {"binomial", "empty_permuted", "resize"}
 # No device op: the recorder never sees them.
-SKIPPED = {"_local_scalar_dense", "is_same_size", "detach", "alias", "lift_fresh", "set_", "resize_", "is_pinned", "equal", "_linalg_check_errors"}
+SKIPPED = {
+    "_local_scalar_dense",
+    "is_same_size",
+    "detach",
+    "alias",
+    "lift_fresh",
+    "set_",
+    "resize_",
+    "is_pinned",
+    "equal",
+    "_linalg_check_errors",
+}
 
 
 def materialized(tensor: torch.Tensor) -> torch.Tensor:
@@ -69,7 +89,7 @@ def functional_variant(overload: Any) -> Any | None:
     name = schema.name.partition("::")[2]
     if overload.is_view:
         copy = getattr(getattr(aten, f"{name}_copy", None), overload._overloadname, None)
-        return copy or (getattr(aten.view_copy, "default") if name in ("_unsafe_view", "reshape") else None)
+        return copy or (aten.view_copy.default if name in ("_unsafe_view", "reshape") else None)
     if not schema.is_mutable:
         return overload
     if name.endswith("_") and not any(a.is_out for a in schema.arguments):
@@ -97,7 +117,11 @@ class CheckLowerings(TorchDispatchMode):
         variant = functional_variant(func)
         name = func._schema.name.partition("::")[2]
         checked = variant is not None and name not in SKIPPED and func.namespace == "aten"
-        before = pytree.tree_map(lambda a: a.detach().clone() if isinstance(a, torch.Tensor) else a, (args, kwargs)) if checked else None
+        before = (
+            pytree.tree_map(lambda a: a.detach().clone() if isinstance(a, torch.Tensor) else a, (args, kwargs))
+            if checked
+            else None
+        )
         outputs = func(*args, **kwargs)
         if checked:
             self.calls[f"{variant} [{how(variant)}]"] += 1
@@ -106,7 +130,11 @@ class CheckLowerings(TorchDispatchMode):
 
     def _check(self, variant: Any, name: str, before: Any, outputs: Any) -> None:
         try:
-            expected = variant(*before[0], **before[1]) if variant._schema.name.startswith("aten::_foreach") or "_fused" in name or "_amp" in name else outputs
+            expected = (
+                variant(*before[0], **before[1])
+                if variant._schema.name.startswith("aten::_foreach") or "_fused" in name or "_amp" in name
+                else outputs
+            )
             with jax.enable_x64(True):
                 args, kwargs = pytree.tree_map(lambda a: to_jax(a) if isinstance(a, torch.Tensor) else a, before)
                 lowering = lookup(variant)
@@ -125,7 +153,9 @@ class CheckLowerings(TorchDispatchMode):
         except Exception as error:  # collected: one run lists all that is wrong
             shown = pytree.tree_map(lambda a: f"{a.dtype}{list(a.shape)}" if isinstance(a, torch.Tensor) else a, before)
             where = traceback.extract_tb(error.__traceback__)[-1]
-            self.failures.append(f"{variant}{shown}: {type(error).__name__} {str(error)[:300]} ({where.filename.rsplit('/', 1)[-1]}:{where.lineno})")
+            self.failures.append(
+                f"{variant}{shown}: {type(error).__name__} {str(error)[:300]} ({where.filename}:{where.lineno})"
+            )
 
 
 def check_opinfo(op: Any, dtype: torch.dtype, samples: int = 3, backward: bool = True) -> list[str]:

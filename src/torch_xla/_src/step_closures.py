@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -46,4 +47,4 @@ def run_step_closures() -> None:
         if _worker is None:
             _worker = threading.Thread(target=_work, name="torch_xla step closures", daemon=True)
             _worker.start()
-        _jobs.put(lambda closure=closure, args=args: closure(*args))
+        _jobs.put(functools.partial(closure, *args))

@@ -152,7 +152,7 @@ class Program:
 
         disk_cache.enable()
         num_floats, num_ints, num_keys = counts
-        with jax.enable_x64(True), warnings.catch_warnings():
+        with jax.enable_x64(True), jax.default_device(client.default_device()), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Some donated buffers were not usable")
             # Weakly typed, so that slots take part in promotion as Python numbers do: Note [Scalars in lowerings].
             lowered = jax.jit(self._function, donate_argnums=0).lower(

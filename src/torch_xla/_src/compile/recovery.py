@@ -111,5 +111,3 @@ def _run_on_cpu(inputs: Inputs, row: Row, failure: RowError) -> None:
     for number, result in enumerate(flat, row.base):
         inputs.outs[number] = transfer.upload(result) if isinstance(result, torch.Tensor) else result
     RECORDER.forbid(row)
-
-

@@ -8,7 +8,18 @@ from functools import cache
 @cache
 def install() -> None:
     """Teaches torch the device, once."""
-    from torch_xla._src.device import attention, autocast, composite, functionalize, guard, identity, kernels, optim, random, serialization
+    from torch_xla._src.device import (
+        attention,
+        autocast,
+        composite,
+        functionalize,
+        guard,
+        identity,
+        kernels,
+        optim,
+        random,
+        serialization,
+    )
 
     guard.install()
     kernels.install()

@@ -27,7 +27,7 @@ def _bias(mask: Any, query: torch.Tensor) -> Any:
 def _grouped(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values repeated to the number of query heads."""
     heads = query.size(-3)
-    return tuple(t.repeat_interleave(heads // t.size(-3), -3) if t.size(-3) != heads else t for t in (key, value))  # type: ignore[return-value]
+    return tuple(t.repeat_interleave(heads // t.size(-3), -3) if t.size(-3) != heads else t for t in (key, value))
 
 
 def _attention(
@@ -44,7 +44,9 @@ def _attention(
     """The kernel: inputs [batch, heads, length, width], as torch.nn.functional.scaled_dot_product_attention."""
     if not query.ndim == key.ndim == value.ndim == 4 or not query.is_floating_point():
         options: dict[str, Any] = {"scale": scale, "enable_gqa": enable_gqa}
-        return _aten._scaled_dot_product_attention_math(query, key, value, attn_mask, dropout_p, is_causal, **options)[0]
+        return _aten._scaled_dot_product_attention_math(query, key, value, attn_mask, dropout_p, is_causal, **options)[
+            0
+        ]
     if is_causal and attn_mask is not None:
         raise RuntimeError("scaled_dot_product_attention: attn_mask must not be given when is_causal=True")
     if enable_gqa:

@@ -9,20 +9,25 @@ import torch.utils._pytree as pytree
 
 # What is safe and fast in 16 bits: products that hardware accumulates in float32.
 LOWER = (
-    "conv1d conv1d.padding conv2d conv2d.padding conv3d conv3d.padding bmm mm baddbmm addmm addbmm linear matmul conv_tbc "
-    "conv_transpose1d conv_transpose2d.input conv_transpose3d.input prelu relu max_pool2d einsum mv addmv "
-    "_convolution scaled_dot_product_attention gru_cell lstm_cell"
-).split()
+    "conv1d", "conv1d.padding", "conv2d", "conv2d.padding", "conv3d", "conv3d.padding", "bmm", "mm", "baddbmm",
+    "addmm", "addbmm", "linear", "matmul", "conv_tbc", "conv_transpose1d", "conv_transpose2d.input",
+    "conv_transpose3d.input", "prelu", "relu", "max_pool2d", "einsum", "mv", "addmv", "_convolution",
+    "scaled_dot_product_attention", "gru_cell", "lstm_cell",
+)  # fmt: skip
 # What loses digits in 16 bits: large sums, logarithms, decompositions.
 FLOAT32 = (
-    "batch_norm softmax.int log_softmax.int binary_cross_entropy binary_cross_entropy_with_logits pow.Tensor_Scalar prod "
-    "prod.dim_int cdist trace cholesky cholesky_inverse cholesky_solve inverse reflection_pad1d reflection_pad2d "
-    "replication_pad1d replication_pad2d replication_pad3d mse_loss cosine_embedding_loss nll_loss nll_loss2d "
-    "hinge_embedding_loss smooth_l1_loss cross_entropy_loss l1_loss margin_ranking_loss soft_margin_loss "
-    "triplet_margin_loss multi_margin_loss ctc_loss.IntList ctc_loss.Tensor kl_div multilabel_margin_loss qr svd "
-    "triangular_solve linalg_svd linalg_inv_ex layer_norm group_norm cumsum cumprod exp log log1p expm1 norm.Scalar"
-).split()
-PROMOTE = "stack cat index_copy".split()
+    "batch_norm", "softmax.int", "log_softmax.int", "binary_cross_entropy", "binary_cross_entropy_with_logits",
+    "pow.Tensor_Scalar", "prod", "prod.dim_int", "cdist", "trace", "cholesky", "cholesky_inverse",
+    "cholesky_solve", "inverse", "reflection_pad1d", "reflection_pad2d", "replication_pad1d",
+    "replication_pad2d", "replication_pad3d", "mse_loss", "cosine_embedding_loss", "nll_loss", "nll_loss2d",
+    "hinge_embedding_loss", "smooth_l1_loss", "cross_entropy_loss", "l1_loss", "margin_ranking_loss",
+    "soft_margin_loss", "triplet_margin_loss", "multi_margin_loss", "ctc_loss.IntList", "ctc_loss.Tensor",
+    "kl_div", "multilabel_margin_loss", "qr", "svd", "triangular_solve", "linalg_svd", "linalg_inv_ex",
+    "layer_norm", "group_norm", "cumsum", "cumprod", "exp", "log", "log1p", "expm1", "norm.Scalar",
+)  # fmt: skip
+PROMOTE = (
+    "stack", "cat", "index_copy",
+)  # fmt: skip
 
 _library = torch.library.Library("aten", "IMPL", "AutocastXLA")
 _any = torch.library.Library("_", "IMPL", "AutocastXLA")

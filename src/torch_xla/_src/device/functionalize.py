@@ -80,7 +80,13 @@ def _in_place(op: Any, functional: Any) -> Callable[..., Any]:
 def _pairs() -> list[tuple[Any, Any]]:
     """(in-place overload, functional overload) of the ops served here."""
     names = [n for n in dir(_aten) if n.startswith("_foreach_") and n.endswith("_")]
-    names += ["_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_", "_amp_foreach_non_finite_check_and_unscale_"]
+    names += [
+        "_fused_adam_",
+        "_fused_adamw_",
+        "_fused_sgd_",
+        "_fused_adagrad_",
+        "_amp_foreach_non_finite_check_and_unscale_",
+    ]
     pairs = []
     for name in names:
         packet, functional = getattr(_aten, name, None), getattr(_aten, name[:-1], None)

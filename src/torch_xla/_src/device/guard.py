@@ -35,10 +35,13 @@ def _answer(result: Any, *arguments: Any) -> Any:
     return ctypes.cast(callback, ctypes.c_void_p).value
 
 
+def _pointer_at(address: int) -> int:
+    return ctypes.c_void_p.from_address(address).value or 0
+
+
 def _type_of(guard: int) -> int:
     """What a guard object answers to `type()`."""
-    vtable = ctypes.c_void_p.from_address(guard).value
-    slot = ctypes.c_void_p.from_address(vtable + _TYPE * ctypes.sizeof(ctypes.c_void_p)).value
+    slot = _pointer_at(_pointer_at(guard) + _TYPE * ctypes.sizeof(ctypes.c_void_p))
     return ctypes.CFUNCTYPE(ctypes.c_int8, ctypes.c_void_p)(slot)(guard)
 
 
@@ -67,7 +70,7 @@ def install() -> None:
         raise ImportError(f"torch_xla cannot add device xla to torch {torch.__version__}: its device guards have moved")
     size = ctypes.sizeof(ctypes.c_void_p)
     vtable = (ctypes.c_void_p * _SLOTS)()
-    ctypes.memmove(vtable, ctypes.c_void_p.from_address(meta).value - _HEADER * size, _SLOTS * size)
+    ctypes.memmove(vtable, _pointer_at(meta) - _HEADER * size, _SLOTS * size)
     # type() must be XLA, or autograd starts no thread for the device; getDevice() too, or `.to("xla")` lands on meta.
     vtable[_HEADER + _TYPE] = _answer(ctypes.c_int8)
     vtable[_HEADER + _EXCHANGE_DEVICE] = _answer(ctypes.c_uint16, ctypes.c_uint16)

@@ -57,4 +57,4 @@ def _keeping_identity(original: Any) -> Any:
 
 def install() -> None:
     """Wraps torch.nn.Module._apply, the method behind `.to`, `.cpu` and friends."""
-    torch.nn.Module._apply = _keeping_identity(torch.nn.Module._apply)  # type: ignore[method-assign]
+    torch.nn.Module._apply = _keeping_identity(torch.nn.Module._apply)

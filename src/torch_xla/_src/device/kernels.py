@@ -39,7 +39,12 @@ def _unset(size: Any, dtype: torch.dtype | None, layout: torch.layout | None) ->
 
 
 def _empty(
-    size: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None, memory_format: Any = None
+    size: Any,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+    memory_format: Any = None,
 ) -> torch.Tensor:
     return _unset(size, dtype, layout)
 
@@ -80,8 +85,9 @@ def _refuse_generator(*_: Any, **__: Any) -> Any:
 
 
 FACTORIES = (
-    "arange.start_step", "eye", "eye.m", "linspace", "logspace", "randperm", "randperm.generator", "range.step", "range",
-    "tril_indices", "triu_indices", "full", "zeros", "ones", "scalar_tensor", "hann_window", "hann_window.periodic",
+    "arange", "arange.start", "arange.start_step", "eye", "eye.m", "linspace", "logspace", "randperm",
+    "randperm.generator", "range.step", "range", "tril_indices", "triu_indices", "full", "zeros", "ones",
+    "scalar_tensor", "hann_window", "hann_window.periodic",
 )  # fmt: skip
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import torch.optim
 import torch.utils._foreach_utils as foreach_utils
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
@@ -58,5 +57,3 @@ def install() -> None:
     _teach_lists()
     register_optimizer_step_pre_hook(_before_step)
     register_optimizer_step_post_hook(_after_step)
-
-

@@ -100,4 +100,4 @@ def install() -> None:
     for name in ("_load", "_legacy_load"):
         setattr(serialization, name, _loading_to_xla(getattr(serialization, name)))
     torch.Tensor._reduce_ex_internal = _reduce(torch.Tensor._reduce_ex_internal)
-    torch.Tensor.storage = _storage(torch.Tensor.storage)  # type: ignore[method-assign]
+    torch.Tensor.storage = _storage(torch.Tensor.storage)

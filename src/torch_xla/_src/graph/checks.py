@@ -40,7 +40,9 @@ def _along_dim(args: Sequence[Any]) -> list[tuple[Any, int, bool]]:
 
 def _advanced(args: Sequence[Any]) -> list[tuple[Any, int, bool]]:
     x, indices = args[:2]
-    return [(i, x.size(d), True) for d, i in enumerate(indices) if isinstance(i, torch.Tensor) and i.dtype != torch.bool]
+    return [
+        (i, x.size(d), True) for d, i in enumerate(indices) if isinstance(i, torch.Tensor) and i.dtype != torch.bool
+    ]
 
 
 def _take(args: Sequence[Any]) -> list[tuple[Any, int, bool]]:

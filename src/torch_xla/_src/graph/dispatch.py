@@ -90,7 +90,9 @@ def download(inner: XlaTensor) -> torch.Tensor:
     if spec.strides is None:
         return host
     # The strides of a copy: those of the original if it has no holes and no overlap (`t()`), else what PyTorch chooses.
-    copy = torch.empty_like(torch.empty_strided(spec.shape, spec.strides, dtype=spec.dtype, device="meta"), device="cpu")
+    copy = torch.empty_like(
+        torch.empty_strided(spec.shape, spec.strides, dtype=spec.dtype, device="meta"), device="cpu"
+    )
     return copy.copy_(host)
 
 
@@ -116,7 +118,9 @@ def _to_copy(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         options = {k: v for k, v in kwargs.items() if k in ("dtype", "memory_format")}
         return RECORDER.record(op, args, options)
     host = download(source)
-    return host.to(device=device, dtype=kwargs.get("dtype"), memory_format=kwargs.get("memory_format") or torch.preserve_format)
+    return host.to(
+        device=device, dtype=kwargs.get("dtype"), memory_format=kwargs.get("memory_format") or torch.preserve_format
+    )
 
 
 @handles(aten.copy.default)
@@ -194,17 +198,21 @@ def _mutate(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     results = dispatch(functional, positional, inputs)
     results = results if isinstance(results, (list, tuple)) else [results]
     for target, result in zip(written, results[-len(written) :]):
-        target.value = dispatch(aten.copy.default, (target, result), {}).value if target.shape == result.shape else result.value
+        target.value = (
+            dispatch(aten.copy.default, (target, result), {}).value if target.shape == result.shape else result.value
+        )
     return written[0] if len(written) == 1 else tuple(written)
 
 
 def functional_form(op: Any) -> Any:
     """The overload that computes what `op` writes. NotImplementedError names an op that has none."""
     namespace, _, name = op._schema.name.partition("::")
-    packet = getattr(getattr(torch.ops, namespace), name.rstrip("_") or name, None)
+    name = name.rstrip("_") or name
+    packets = [
+        getattr(getattr(torch.ops, namespace), n, None) for n in (name, f"{name}_functional")
+    ]  # normal_functional
     wanted = [(a.name, str(a.type)) for a in op._schema.arguments if not a.is_out]
-    for overload in packet.overloads() if packet else []:
-        candidate = getattr(packet, overload)
+    for candidate in [getattr(packet, overload) for packet in packets if packet for overload in packet.overloads()]:
         arguments = [(a.name, str(a.type)) for a in candidate._schema.arguments]
         if not candidate._schema.is_mutable and arguments[: len(wanted)] == wanted:
             return candidate

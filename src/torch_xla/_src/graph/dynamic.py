@@ -158,7 +158,9 @@ def _unique(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     x, (inverse, counts) = args[0], (*args[2:], False, False)[:2]
     if not x.numel():
         return fallback.run(op, args, kwargs)
-    flat = _record(aten.view_copy.default, _record(aten.clone.default, x, memory_format=torch.contiguous_format), [x.numel()])
+    flat = _record(
+        aten.view_copy.default, _record(aten.clone.default, x, memory_format=torch.contiguous_format), [x.numel()]
+    )
     ordered, order = _record(aten.sort.stable, flat, stable=True)
     values, number, lengths = _runs(ordered, inverse, counts)
     if inverse:
@@ -175,6 +177,8 @@ def _unique_consecutive(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) ->
     if dim is not None:
         values, number, lengths = _runs(_record(aten.transpose_copy.int, x, 0, dim), inverse, counts)
         return _record(aten.transpose_copy.int, values, 0, dim), number, lengths
-    flat = _record(aten.view_copy.default, _record(aten.clone.default, x, memory_format=torch.contiguous_format), [x.numel()])
+    flat = _record(
+        aten.view_copy.default, _record(aten.clone.default, x, memory_format=torch.contiguous_format), [x.numel()]
+    )
     values, number, lengths = _runs(flat, inverse, counts)
     return values, _record(aten.view_copy.default, number, list(x.shape)) if inverse else number, lengths

@@ -33,7 +33,9 @@ def run(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         frame = frames.user_frame()
         place = (frame.f_code.co_filename, frame.f_lineno) if frame else ("<unknown>", 0)
         warnings.warn_explicit(
-            f"{op} has no lowering for device xla and runs on the CPU, with a copy there and back", FallbackWarning, *place
+            f"{op} has no lowering for device xla and runs on the CPU, with a copy there and back",
+            FallbackWarning,
+            *place,
         )
     args, kwargs = pytree.tree_map(_to_host, (list(args), kwargs))
     outputs = op(*args, **kwargs)

@@ -40,7 +40,9 @@ class OpInfo:
         static = lowering.static if lowering else frozenset()
         allowed = {a.name: lowering is not None and a.name not in static and _holds_number(a) for a in arguments}
         # A factory: its metadata has to be asked on device meta, or it would allocate on the host.
-        self.factory = any(a.name == "device" for a in arguments) and not any("Tensor" in str(a.type) for a in arguments)
+        self.factory = any(a.name == "device" for a in arguments) and not any(
+            "Tensor" in str(a.type) for a in arguments
+        )
         self.slottable = [allowed[a.name] for a in arguments if not a.kwarg_only]
         self.slottable_kwargs = {a.name: allowed[a.name] for a in arguments if a.kwarg_only}
         self.random = lowering.random if lowering else _is_random(op)

@@ -38,7 +38,7 @@ import torch
 from torch_xla._src.graph.opinfo import OnlyOnCpu, OpInfo, op_info
 from torch_xla._src.graph.tensor import XlaTensor, inner_of_value
 from torch_xla._src.graph.value import FLOAT_SLOT, INT_SLOT, UNSET, Ref, Row, Slot, Spec, Value, ValueRef
-from torch_xla._src.runtime import frames, rng
+from torch_xla._src.runtime import client, frames, rng
 
 MAX_ROWS = 10_000  # a recording is cut here whatever happens, so that a loop without a cut point cannot grow for ever
 _EMPTY = torch.ops.aten.empty.memory_format
@@ -195,6 +195,7 @@ class Recorder:
     # ---- new rows --------------------------------------------------------------------------------------------------
 
     def _add(self, op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Row:
+        client.devices()  # a client that cannot start is an error of the first op
         info = op_info(op)
         if self.failed and info.key(args, kwargs) in self.failed:
             raise OnlyOnCpu

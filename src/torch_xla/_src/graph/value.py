@@ -91,9 +91,9 @@ class Row:
         self.line = ""
         self.children: list[Row] = []
         self.programs: dict[Any, Any] = {}
-        self.depth = 0 if parent is None else parent.depth + 1
-        self.base = 0 if parent is None else parent.base + len(parent.outs)
-        self.leaf_base = 0 if parent is None else parent.leaf_base + len(parent.leaves)
+        self.depth: int = 0 if parent is None else parent.depth + 1
+        self.base: int = 0 if parent is None else parent.base + len(parent.outs)
+        self.leaf_base: int = 0 if parent is None else parent.leaf_base + len(parent.leaves)
 
     def path(self) -> list[Row]:
         """The recording that ends with this row."""

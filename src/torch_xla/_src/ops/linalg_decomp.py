@@ -315,7 +315,7 @@ def ormqr(self: Any, input2: Any, input3: Any, left: bool = True, transpose: boo
 @lowers("aten._linalg_eigh", specs=True)
 def linalg_eigh(specs: Any, A: Any, UPLO: str = "L", compute_v: bool = True) -> tuple[Any, Any]:
     if A.size == 0:
-        return tuple(jnp.zeros(s.shape, s.dtype) for s in specs)  # type: ignore[return-value]
+        return tuple(jnp.zeros(s.shape, s.dtype) for s in specs)
     vectors, values = lax.linalg.eigh(A, lower=UPLO.upper() == "L", symmetrize_input=False)
     return values, vectors if compute_v else jnp.zeros((0,), A.dtype)
 

@@ -147,16 +147,21 @@ class _Expand(TorchDispatchMode):
             outputs = func(*metas[0], **metas[1])
         if not any(isinstance(o, torch.Tensor) for o in pytree.tree_leaves(outputs)):
             return outputs
-        arrays = pytree.tree_map(_to_array, (args, kwargs or {}))
+        inner_args, inner_kwargs = pytree.tree_map(_to_array, (args, kwargs or {}))
         self.draws += 1
         key = None if self.key is None else jax.random.fold_in(self.key, self.draws)
-        flat = lower(func, *arrays, specs_of(outputs), key)
+        flat = lower(func, inner_args, inner_kwargs, specs_of(outputs), key)
         _, tree = pytree.tree_flatten(outputs, is_leaf=lambda x: x is None)
         return pytree.tree_unflatten([None if a is None else _wrap(a) for a in flat], tree)
 
 
 _aten = torch.ops.aten
-_ALIASES = {_aten.detach_copy.default, _aten.alias_copy.default, _aten.lift_fresh.default, _aten.lift_fresh_copy.default}
+_ALIASES = {
+    _aten.detach_copy.default,
+    _aten.alias_copy.default,
+    _aten.lift_fresh.default,
+    _aten.lift_fresh_copy.default,
+}
 _ALIASES |= {_aten.detach.default, _aten.alias.default}
 
 
@@ -189,13 +194,20 @@ _expanding: list[Any] = []
 
 
 def _expand(fn: Any, args: Any, kwargs: Any, key: Any) -> Any:
-    include, exclude = (torch._C.DispatchKeySet(k) for k in (torch._C.DispatchKey.BackendSelect, torch._C.DispatchKey.Undefined))
+    include, exclude = (
+        torch._C.DispatchKeySet(k) for k in (torch._C.DispatchKey.BackendSelect, torch._C.DispatchKey.Undefined)
+    )
     # The program may be built in the middle of a dispatch (`.item()`): start from a clean thread-local dispatch state.
     with torch._C._ForceDispatchKeyGuard(include, exclude), torch.no_grad(), _Expand(key):
-        wrap = lambda x: _wrap(dtypes.cast(x, x.dtype)) if isinstance(x, jax.Array) else torch.device("meta") if isinstance(x, torch.device) else x  # noqa: E731
-        args, kwargs = pytree.tree_map(wrap, (args, kwargs))
+        args, kwargs = pytree.tree_map(_enter, (args, kwargs))
         outputs = fn(*args, **kwargs)
         return pytree.tree_map(_unwrap, outputs)
+
+
+def _enter(x: Any) -> Any:
+    if isinstance(x, jax.Array):
+        return _wrap(dtypes.cast(x, x.dtype))
+    return torch.device("meta") if isinstance(x, torch.device) else x
 
 
 def _unwrap(x: Any) -> Any:

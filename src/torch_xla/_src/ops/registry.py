@@ -53,7 +53,9 @@ def lowers(
     def register(fn: Callable[..., Any]) -> Callable[..., Any]:
         for name in names:
             if name in _TABLE:
-                raise ValueError(f"{name} is already lowered by {_TABLE[name].fn.__module__}.{_TABLE[name].fn.__name__}")
+                raise ValueError(
+                    f"{name} is already lowered by {_TABLE[name].fn.__module__}.{_TABLE[name].fn.__name__}"
+                )
             _TABLE[name] = Lowering(name, fn, random, specs, frozenset(static))
         return fn
 

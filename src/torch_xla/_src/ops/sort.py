@@ -92,7 +92,7 @@ def topk(x: jax.Array, k: int, dim: int = -1, largest: bool = True, sorted: bool
 def _pick(pairs: Pair, position: jax.Array, dim: int, keepdim: bool) -> Pair:
     """The pair at `position` (one for each line along `dim`, that dimension kept as 1)."""
     picked = [jnp.take_along_axis(t, position, dim, mode="clip") for t in pairs]
-    return tuple(picked) if keepdim else tuple(jnp.squeeze(t, dim) for t in picked)  # type: ignore[return-value]
+    return tuple(picked) if keepdim else tuple(jnp.squeeze(t, dim) for t in picked)
 
 
 @lowers("aten.kthvalue")

@@ -47,7 +47,7 @@ def default_device() -> Any:
 
 
 def device_type() -> str:
-    """"CPU", "CUDA" or "TPU": the hardware that device xla is on. Starts the client."""
+    """ "CPU", "CUDA" or "TPU": the hardware that device xla is on. Starts the client."""
     platform = default_device().platform
     return {"cpu": "CPU", "gpu": "CUDA", "cuda": "CUDA", "tpu": "TPU"}.get(platform, platform.upper())
 
