@@ -77,18 +77,16 @@ def _in_place(op: Any, functional: Any) -> Callable[..., Any]:
     return kernel
 
 
+_OTHERS = (
+    "_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_", "_amp_foreach_non_finite_check_and_unscale_",
+)  # fmt: skip
+
+
 def _pairs() -> list[tuple[Any, Any]]:
     """(in-place overload, functional overload) of the ops served here."""
-    names = [n for n in dir(_aten) if n.startswith("_foreach_") and n.endswith("_")]
-    names += [
-        "_fused_adam_",
-        "_fused_adamw_",
-        "_fused_sgd_",
-        "_fused_adagrad_",
-        "_amp_foreach_non_finite_check_and_unscale_",
-    ]
+    names = {n.partition("::")[2].partition(".")[0] for n in torch._C._dispatch_get_all_op_names() if "::_foreach_" in n}
     pairs = []
-    for name in names:
+    for name in sorted(n for n in names if n.endswith("_")) + list(_OTHERS):
         packet, functional = getattr(_aten, name, None), getattr(_aten, name[:-1], None)
         for overload in packet.overloads() if packet and functional else ():
             if hasattr(functional, overload):

@@ -8,27 +8,33 @@ cut there.
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
+import torch.optim.optimizer as optimizers
 import torch.utils._foreach_utils as foreach_utils
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-_LISTS = ("_get_foreach_kernels_supported_devices", "_get_fused_kernels_supported_devices")
+_LISTS = (
+    (foreach_utils, "_get_foreach_kernels_supported_devices"),
+    (foreach_utils, "_get_fused_kernels_supported_devices"),
+    (optimizers, "_get_capturable_supported_devices"),
+)
 
 
 def _with_xla(original: Any) -> Any:
-    def devices() -> list[str]:
-        return [*original(), "xla"]
+    @functools.wraps(original)
+    def devices(*args: Any, **kwargs: Any) -> list[str]:
+        return [*original(*args, **kwargs), "xla"]
 
-    devices.__name__ = original.__name__
     return devices
 
 
 def _teach_lists() -> None:
     """Adds xla to the device lists, wherever torch's modules have imported the functions that give them."""
-    for name in _LISTS:
-        original = getattr(foreach_utils, name)
+    for home, name in _LISTS:
+        original = getattr(home, name)
         taught = _with_xla(original)
         for module in list(sys.modules.values()):
             if getattr(module, "__name__", "").startswith("torch") and module.__dict__.get(name) is original:
