@@ -232,3 +232,16 @@ def test_a_recording_prints_as_rows_with_the_users_lines():
     assert "aten.add.Tensor(leaf0, 1)" in text[0]
     assert "test_recorder.py" in text[0]
     assert y.tolist() == [2, 2, 2]
+
+
+def test_programs_and_rows_that_are_not_used_any_more_are_dropped(monkeypatch):
+    from torch_xla._src.compile import program_cache
+
+    monkeypatch.setenv("XLA_COMPILATION_CACHE_SIZE", "5")
+    for size in range(60, 72):
+        assert (torch.ones(size, device="xla") + 1).sum().item() == 2 * size
+        assert program_cache.size() <= 5
+    assert sum(row.op is torch.ops.aten.ones.default for row in RECORDER.root.children) <= 5
+    met.clear_all()
+    assert (torch.ones(71, device="xla") + 1).sum().item() == 142
+    assert counts("UncachedCompile") == (0,)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from torch_xla._src.compile import program_cache
 from torch_xla._src.compile.program import Program, donatable
 from torch_xla._src.compile.recovery import explain, num_bytes, recover, refuse_if_too_large
 from torch_xla._src.graph.value import Row, Value, ValueRef
@@ -92,11 +93,11 @@ class Launch:
         dead = tuple(i for i, ref in enumerate(self.leaf_values) if ref() is None and self._sole_owner(i))
         counts = self._counts()
         key = (numbers, dead, counts, compile_flags())
-        program = self.node.programs.get(key)
+        program = program_cache.find(self.node, key)
         if program is None:
             donated = donatable([value.spec for _, value in self.live], dead, self.leaf_buffers)
             program = Program(self.node.path(), self.leaf_buffers, numbers, donated, counts)
-            self.node.programs[key] = program
+            program_cache.add(self.node, key, program)
         else:
             metrics.count("CachedCompile")
         return program

@@ -98,6 +98,7 @@ def download(inner: XlaTensor) -> torch.Tensor:
 
 def upload_like(spec: Spec, source: torch.Tensor) -> XlaTensor:
     """An inner tensor of `spec`'s shape and dtype with the contents of a host tensor, broadcast and cast on the host."""
+    _check_has_data(source)
     source = source.detach()
     if source.dtype != spec.dtype:
         source = source.to(spec.dtype)
@@ -106,11 +107,17 @@ def upload_like(spec: Spec, source: torch.Tensor) -> XlaTensor:
     return inner_of_value(Value(Spec(spec.shape, spec.dtype, None), transfer.upload(source)))
 
 
+def _check_has_data(source: torch.Tensor) -> None:
+    if source.is_meta:
+        raise NotImplementedError("Cannot copy out of meta tensor; no data!")  # Module.to looks for this text
+
+
 @handles(aten._to_copy.default)
 def _to_copy(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     source = args[0]
     device = kwargs.get("device") or DEVICE
     if type(source) is not XlaTensor:  # from the host
+        _check_has_data(source)
         RECORDER.about_to_upload()
         host = source.to(dtype=kwargs.get("dtype"))
         return host_leaf(host)
@@ -166,6 +173,11 @@ def _allclose(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
 def _check_linalg(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     """Raises torch.linalg.LinAlgError for a matrix that could not be factorised; that needs a host read."""
     op(download(args[0]), *args[1:], **kwargs)
+
+
+@handles(aten._has_same_storage_numel.default)
+def _has_same_storage_numel(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    return bool(args[0].numel() == args[1].numel())
 
 
 @handles(aten.is_pinned.default)

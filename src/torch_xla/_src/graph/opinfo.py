@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 
+from torch_xla._src.graph.shapes import SHAPES
 from torch_xla._src.graph.tensor import DEVICE, XlaTensor, inner_of_value
 from torch_xla._src.graph.value import Spec, Value
 from torch_xla._src.runtime import metrics, transfer
@@ -63,6 +64,8 @@ class OpInfo:
         return self.op, _key(args), _key(kwargs)
 
     def _ask_meta(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Spec | None], Any]:
+        if self.op in SHAPES:
+            return list(SHAPES[self.op](args)), tuple
         metrics.count("MetaKernelCalls")
         meta_kwargs = {k: _to_meta(v) for k, v in kwargs.items()}
         if self.factory:

@@ -1,0 +1,23 @@
+"""Output metadata of ops for which PyTorch has no meta kernel and the lowering wants to be told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from torch_xla._src.graph.value import Spec
+
+aten = torch.ops.aten
+
+
+def _ctc_loss(args: Sequence[Any]) -> list[Spec]:
+    """Loss [batch] and log alpha [batch, time, 2 * longest target + 1]; concatenated targets only bound the longest."""
+    log_probs, targets = args[0], args[1]
+    time, batch = (log_probs.shape[0], log_probs.shape[1]) if log_probs.ndim == 3 else (log_probs.shape[0], 1)
+    loss = Spec((batch,) if log_probs.ndim == 3 else (), log_probs.dtype)
+    return [loss, Spec((batch, time, 2 * targets.shape[-1] + 1), log_probs.dtype)]
+
+
+SHAPES: dict[Any, Callable[[Sequence[Any]], list[Spec]]] = {aten._ctc_loss.Tensor: _ctc_loss}
