@@ -66,8 +66,8 @@ class CharGPT(nn.Module):
         self.blocks = nn.Sequential(*(Block() for _ in range(num_layers)))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, len(alphabet), bias=False)
-        for embedding in (self.characters, self.places):  # 0.1: less learns slowly; with more, the tied head starts badly
-            nn.init.normal_(embedding.weight, std=0.1)
+        for embedding in (self.characters, self.places):
+            nn.init.normal_(embedding.weight, std=0.1)  # less learns slowly; with more, the tied head starts badly
         self.head.weight = self.characters.weight
         self.register_buffer("positions", torch.arange(context))
 

@@ -95,7 +95,7 @@ def main() -> None:
     # Where nothing says how wide the terminal is (a log file), the table gets the width it needs.
     console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 132)
     console.print(table(results))
-    console.print(f"Loss curves: {output / 'curves.png'}. All of it took {time.perf_counter() - start:.0f} s.")
+    console.print(f"Loss curves: {output.name}/curves.png. All of it took {time.perf_counter() - start:.0f} s.")
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ def code_blocks() -> Iterator[Any]:
             yield pytest.param(code, id=f"{document}-{number}")
 
 
-@pytest.mark.parametrize("code", code_blocks())
+@pytest.mark.parametrize("code", list(code_blocks()))
 def test_code_in_documents_runs(code: str, capsys: pytest.CaptureFixture[str]) -> None:
     exec(compile(code, "documentation", "exec"), {"__name__": "documentation"})
     assert capsys.readouterr().err == ""

@@ -196,6 +196,7 @@ def test_queue_to_another_process():
     assert queue.get().tolist() == [1, 1]
 
 
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")  # what no_dist means
 def test_distributed_checkpoint_in_one_process(tmp_path):
     import torch.distributed.checkpoint as dcp
 

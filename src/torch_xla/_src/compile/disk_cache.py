@@ -29,3 +29,5 @@ def enable() -> None:
     except OSError:
         return  # a read-only home: compile each time
     jax.config.update("jax_compilation_cache_dir", path)
+    # JAX keeps only what took over a second to compile; many small programs add up to a slow start too.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

@@ -67,6 +67,10 @@ def _factory(op: Any) -> Callable[..., torch.Tensor]:
     return kernel
 
 
+def _zeros(size: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None) -> torch.Tensor:
+    return _record(_aten.zeros.default, list(size), dtype=dtype)
+
+
 def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     """`target.copy_(source)` where either is on device xla; PyTorch's own copy_ ends here."""
     from torch_xla._src.graph.dispatch import dispatch
@@ -95,6 +99,7 @@ def install() -> None:
     """Registers the kernels. A factory that this torch lacks is passed over."""
     _library.impl("empty.memory_format", _empty)
     _library.impl("empty_strided", _empty_strided)
+    _library.impl("_efficientzerotensor", _zeros)  # forward-mode derivatives start with it
     _library.impl("_copy_from", _copy_from)
     _library.impl("_copy_from_and_resize", _copy_from)
     for name in FACTORIES:

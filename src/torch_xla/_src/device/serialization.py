@@ -1,8 +1,8 @@
 """Saving and loading: what is written mentions no xla, so files load with stock torch alone, as CPU tensors.
 
 `torch.save` sees an xla tensor as its CPU copy. `torch.load(..., map_location="xla")` loads on the CPU, then moves.
-Plain pickle (multiprocessing queues) keeps the device. xla tensors have no storage; asking for one is a
-NotImplementedError, which is what safetensors and others expect of such tensors.
+Plain pickle (multiprocessing queues) keeps the device. xla tensors have no memory that the host could read, but their
+`data_ptr()` is unique to a storage: it tells which tensors share one (safetensors and others find tied weights by it).
 """
 
 from __future__ import annotations
@@ -31,9 +31,14 @@ def _during_save(original: Any) -> Any:
 def _reduce(original: Any) -> Any:
     @functools.wraps(original)
     def _reduce_ex_internal(self: torch.Tensor, proto: Any) -> Any:
-        if getattr(_saving, "active", False) and self.device.type == "xla":
-            return self.detach().cpu().requires_grad_(self.requires_grad)._reduce_ex_internal(proto)
-        return original(self, proto)
+        if self.device.type != "xla":
+            return original(self, proto)
+        host = self.detach().cpu()
+        if getattr(_saving, "active", False):
+            return host.requires_grad_(self.requires_grad)._reduce_ex_internal(proto)
+        # As PyTorch does for device xla, but its host copy is part of the graph and cannot be rebuilt.
+        arguments = (host, self.dtype, str(self.device), self.requires_grad)
+        return torch._utils._rebuild_device_tensor_from_cpu_tensor, arguments
 
     return _reduce_ex_internal
 
@@ -92,8 +97,25 @@ def _storage(original: Any) -> Any:
     return storage
 
 
+def _address(original: Any) -> Any:
+    @functools.wraps(original)
+    def data_ptr(self: torch.Tensor) -> int:
+        address: int = original(self)  # on xla the offset into the storage, in bytes
+        return address + self.untyped_storage()._cdata if self.device.type == "xla" else address
+
+    return data_ptr
+
+
+def _storage_address(original: Any) -> Any:
+    @functools.wraps(original)
+    def data_ptr(self: torch.UntypedStorage) -> int:
+        return int(self._cdata if self.device.type == "xla" else original(self))
+
+    return data_ptr
+
+
 def install() -> None:
-    """Wraps the functions of torch.serialization behind torch.save and torch.load, and three methods of Tensor."""
+    """Wraps the functions of torch.serialization behind torch.save and torch.load, and methods of Tensor and its storage."""
     serialization = torch.serialization
     for name in ("_save", "_legacy_save"):
         setattr(serialization, name, _during_save(getattr(serialization, name)))

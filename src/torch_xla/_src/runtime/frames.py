@@ -53,10 +53,10 @@ def user_line() -> str:
 
 
 def user_stack() -> int:
-    """A hash of the lines of all user frames that are being executed, outermost to innermost."""
-    lines = []
+    """A hash of the places in all user frames that are being executed: the instruction, for a line may call twice."""
+    places = []
     frame = _innermost(sys._getframe(1))
     while frame is not None:
-        lines.append((frame.f_code, frame.f_lineno))
+        places.append((frame.f_code, frame.f_lasti))
         frame = _innermost(frame.f_back)
-    return hash(tuple(lines))
+    return hash(tuple(places))
