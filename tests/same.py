@@ -36,7 +36,8 @@ def assert_same(got: Any, want: Any, tolerance: float = 0.0, strides: bool = Fal
         elif isinstance(w, float) and tolerance:
             assert abs(g - w) <= tolerance, where
         else:
-            assert type(g) is type(w) and (g == w or g != g and w != w), where
+            assert type(g) is type(w), where
+            assert g == w or (g != g and w != w), where  # NaN is NaN
 
 
 def same(fn: Callable[[str], Any], tolerance: float = 0.0, strides: bool = False) -> None:

@@ -130,9 +130,9 @@ SITUATIONS = {
     "with a live graph": _with_a_live_graph,
     "back and forth": _back_and_forth,
     "frozen part": _frozen_part,
-    "part by part": lambda m, d: [m.first.to(d), m.second.to(d), m.norm.to(d), m.to(d), _train(m, d)] and None,
-    "inside sequential": lambda m, d: _train(nn.Sequential(m, nn.Sequential(m)).to(d), d) and None,
-    "under no_grad": lambda m, d: [torch.no_grad()(m.to)(d), _train(m, d)] and None,
+    "part by part": lambda m, d: [m.first.to(d), m.second.to(d), m.norm.to(d), m.to(d), _train(m, d)],
+    "inside sequential": lambda m, d: _train(nn.Sequential(m, nn.Sequential(m)).to(d), d),
+    "under no_grad": lambda m, d: [torch.no_grad()(m.to)(d), _train(m, d)],
 }
 
 
@@ -210,7 +210,11 @@ def test_kinds_of_modules(case):
 def test_dtype_moves_on_the_device():
     model = Tied().to("xla")
     parameters = list(model.parameters())
-    for move, dtype in ((nn.Module.half, torch.half), (nn.Module.bfloat16, torch.bfloat16), (nn.Module.double, torch.double)):
+    for move, dtype in (
+        (nn.Module.half, torch.half),
+        (nn.Module.bfloat16, torch.bfloat16),
+        (nn.Module.double, torch.double),
+    ):
         move(model)
         assert {p.dtype for p in model.parameters()} == {dtype}
         assert model.norm.num_batches_tracked.dtype == torch.long
@@ -226,7 +230,9 @@ def test_copies_of_modules():
         assert twin.first.weight is twin.second.weight
         assert twin.first.weight is not model.first.weight
         assert twin.first.weight.is_xla
-        assert_same({k: v.cpu() for k, v in twin.state_dict().items()}, {k: v.cpu() for k, v in model.state_dict().items()})
+        assert_same(
+            {k: v.cpu() for k, v in twin.state_dict().items()}, {k: v.cpu() for k, v in model.state_dict().items()}
+        )
         with torch.no_grad():
             twin.first.weight.zero_()
         assert model.first.weight.abs().sum() > 0
@@ -475,9 +481,13 @@ AUTOGRAD = {
     "accumulation": _accumulates,
     "torch.func": _functional,
     "grad of inputs": lambda d: (lambda x: torch.autograd.grad(x.exp().sum(), x))(batch(d).requires_grad_()),
-    "backward of a vector": lambda d: (lambda x: [(x * 2).backward(torch.ones_like(x)), x.grad][1])(batch(d).requires_grad_()),
+    "backward of a vector": lambda d: (lambda x: [(x * 2).backward(torch.ones_like(x)), x.grad][1])(
+        batch(d).requires_grad_()
+    ),
     "anomaly mode": lambda d: (lambda x: [x.exp().sum().backward(), x.grad][1])(batch(d).requires_grad_()),
-    "gradcheck": lambda d: torch.autograd.gradcheck(torch.sin, (batch(d, 1).double().requires_grad_(),), fast_mode=True),
+    "gradcheck": lambda d: torch.autograd.gradcheck(
+        torch.sin, (batch(d, 1).double().requires_grad_(),), fast_mode=True
+    ),
 }
 
 
@@ -613,8 +623,21 @@ def test_torch_compile_aot_eager():
 
 def test_default_device():
     with torch.device("xla"):
-        made = [torch.ones(2), torch.rand(2), torch.tensor([1, 2]), torch.arange(3), nn.Linear(2, 2).weight, torch.empty(1)]
-        made += [torch.randperm(4), torch.eye(2), torch.linspace(0, 1, 3), torch.full((2,), 1.0), torch.zeros(1, device="cpu")]
+        made = [
+            torch.ones(2),
+            torch.rand(2),
+            torch.tensor([1, 2]),
+            torch.arange(3),
+            nn.Linear(2, 2).weight,
+            torch.empty(1),
+        ]
+        made += [
+            torch.randperm(4),
+            torch.eye(2),
+            torch.linspace(0, 1, 3),
+            torch.full((2,), 1.0),
+            torch.zeros(1, device="cpu"),
+        ]
     assert [t.is_xla for t in made] == [True] * (len(made) - 1) + [False]
     torch.set_default_device("xla")
     try:
@@ -674,7 +697,9 @@ SCHEDULERS = {
     "SequentialLR": lambda o: lr_scheduler.SequentialLR(
         o, [lr_scheduler.LinearLR(o, total_iters=2), lr_scheduler.ExponentialLR(o, 0.9)], [2]
     ),
-    "ChainedScheduler": lambda o: lr_scheduler.ChainedScheduler([lr_scheduler.ExponentialLR(o, 0.9), lr_scheduler.StepLR(o, 2)]),
+    "ChainedScheduler": lambda o: lr_scheduler.ChainedScheduler(
+        [lr_scheduler.ExponentialLR(o, 0.9), lr_scheduler.StepLR(o, 2)]
+    ),
 }
 
 

@@ -149,6 +149,9 @@ GENERATED = {
     "bernoulli": lambda g: torch.bernoulli(torch.full((64,), 0.5, **D), generator=g),
     "bernoulli_": lambda g: torch.empty(64, **D).bernoulli_(0.5, generator=g),
     "exponential_": lambda g: _ones().exponential_(generator=g),
+    "geometric_": lambda g: torch.ones(64, **D).geometric_(0.1, generator=g),
+    "cauchy_": lambda g: _ones().cauchy_(generator=g),
+    "log_normal_": lambda g: _ones().log_normal_(generator=g),
     "multinomial": lambda g: torch.multinomial(torch.ones(50, **D), 20, generator=g),
     "poisson": lambda g: torch.poisson(torch.full((16,), 20.0, **D), generator=g),
     "init": lambda g: torch.nn.init.kaiming_normal_(torch.empty(4, 4, **D), generator=g),
@@ -174,12 +177,14 @@ def test_a_generator_of_the_cpu_is_honoured(draw):
 
 
 def test_a_generator_of_xla_says_what_to_do():
-    for make in (lambda: torch.Generator(device="xla"), lambda: torch.Generator("xla"), lambda: torch.Generator(torch.device("xla"))):
+    for device in ("xla", "xla:0", torch.device("xla")):
         with pytest.raises(RuntimeError, match=r"torch_xla\.manual_seed"):
-            make()
+            torch.Generator(device=device)
     assert isinstance(torch.default_generator, torch.Generator)
     assert isinstance(torch.Generator(), torch.Generator)
     assert type(torch.Generator()) is type(torch.default_generator)
+    assert not isinstance(3, torch.Generator)
+    assert issubclass(type(torch.default_generator), torch.Generator)
     assert torch.Generator(device="cpu").device.type == "cpu"
     with pytest.raises((RuntimeError, TypeError)):
         torch.Generator(device="nonsense")
@@ -195,8 +200,8 @@ def test_a_seed_or_state_never_recompiles():
         return out
 
     generator = torch.Generator()
+    torch_xla.sync()
     step()
-    torch_xla.sync(wait=True)
     metrics.clear_all()
     for seed in range(5):
         torch.manual_seed(seed)
@@ -240,7 +245,10 @@ print(x.tolist(), torch.randperm(9, device="xla").tolist(), torch.nn.Linear(2, 2
 
 
 def test_two_processes_draw_the_same():
-    runs = [subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=True).stdout for _ in range(2)]
+    runs = [
+        subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    ]
     assert runs[0] == runs[1]
     assert runs[0].strip()
 

@@ -46,7 +46,10 @@ def _everything():
     yield "empty", torch.empty(0, 2, device="xla")
     yield "state dict", model.state_dict()
     yield "optimizer", optimizer.state_dict()
-    yield "checkpoint", {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": 3, "losses": [base.sum()]}
+    yield (
+        "checkpoint",
+        {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": 3, "losses": [base.sum()]},
+    )
 
 
 def to_host(x):
@@ -73,7 +76,9 @@ def test_files_hold_cpu_tensors_and_load_anywhere(options):
             moved = torch.load(io.BytesIO(data), map_location=location, weights_only=True)
             assert all(t.is_xla for t in torch.utils._pytree.tree_leaves(moved) if isinstance(t, torch.Tensor)), name
         assert_same(to_host(moved), to_host(thing))
-    assert isinstance(torch.load(io.BytesIO(saved(nn.Parameter(torch.ones(1, device="xla")))), map_location="xla"), nn.Parameter)
+    assert isinstance(
+        torch.load(io.BytesIO(saved(nn.Parameter(torch.ones(1, device="xla")))), map_location="xla"), nn.Parameter
+    )
 
 
 def test_saving_leaves_the_tensors_where_they_are():
@@ -143,7 +148,12 @@ def test_files_load_with_torch_alone(tmp_path):
     files = [str(tmp_path / "file.pt"), str(tmp_path / "file.safetensors")]
     # -c runs in the folder of the files, so that the checkout is not importable by accident.
     done = subprocess.run(
-        [sys.executable, "-c", _STOCK, *files], capture_output=True, text=True, env=environment, cwd=tmp_path, check=False
+        [sys.executable, "-c", _STOCK, *files],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["loaded", str(float(model.first.weight.detach().cpu().sum()))]

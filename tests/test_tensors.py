@@ -10,6 +10,7 @@ import weakref
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 import torch_xla
 from tests.same import raised, same
@@ -95,7 +96,11 @@ SCALARS = {
     "divmod": lambda d: torch.tensor(7, device=d) // 2,
     "python numbers on the left": lambda d: [2 - grid(d), 2 ** grid(d), 1 / (grid(d) + 1), 5 % (grid(d) + 1)],
     "dim and numel": lambda d: (grid(d).dim(), grid(d).numel(), grid(d).size(), grid(d).shape[1]),
-    "equal": lambda d: [torch.equal(grid(d), grid(d)), torch.equal(grid(d), grid(d) + 1), torch.equal(grid(d), grid(d)[0])],
+    "equal": lambda d: [
+        torch.equal(grid(d), grid(d)),
+        torch.equal(grid(d), grid(d) + 1),
+        torch.equal(grid(d), grid(d)[0]),
+    ],
     "allclose": lambda d: [torch.allclose(grid(d), grid(d) + 1e-9), torch.allclose(grid(d), grid(d) + 1)],
     "is_nonzero": lambda d: torch.is_nonzero(torch.tensor([2], device=d)),
     "is_same_size": lambda d: grid(d).is_same_size(grid(d)),
@@ -313,11 +318,12 @@ OUT = {
     "arange": lambda d: torch.arange(5, out=torch.empty(5, dtype=torch.int64, device=d)),
     "linspace": lambda d: torch.linspace(0, 1, 5, out=torch.empty(5, device=d)),
     "eye": lambda d: torch.eye(3, out=torch.empty(3, 3, device=d)),
-    "zeros and full": lambda d: (torch.zeros(2, out=torch.ones(2, device=d)), torch.full((2,), 3.0, out=torch.ones(2, device=d))),
+    "zeros": lambda d: torch.zeros(2, out=torch.ones(2, device=d)),
+    "full": lambda d: torch.full((2,), 3.0, out=torch.ones(2, device=d)),
     "cat": lambda d: torch.cat([grid(d), grid(d)], out=torch.empty(6, 4, device=d)),
     "stack": lambda d: torch.stack([grid(d), grid(d)], out=torch.empty(2, 3, 4, device=d)),
-    "max with indices": lambda d: tuple(torch.max(grid(d), 1, out=(torch.empty(3, device=d), torch.empty(3, dtype=torch.long, device=d)))),
-    "sort": lambda d: tuple(torch.sort(grid(d), out=(torch.empty(3, 4, device=d), torch.empty(3, 4, dtype=torch.long, device=d)))),
+    "max with indices": lambda d: tuple(torch.max(grid(d), 1, out=(torch.empty(3, device=d), torch.empty(3, device=d).long()))),
+    "sort": lambda d: tuple(torch.sort(grid(d), out=(torch.empty(3, 4, device=d), torch.empty(3, 4, device=d).long()))),
     "sum": lambda d: torch.sum(grid(d), 0, out=torch.empty(4, device=d)),
     "where": lambda d: torch.where(grid(d) > 3, grid(d), -grid(d), out=torch.empty(3, 4, device=d)),
     "index_select": lambda d: torch.index_select(grid(d), 0, torch.tensor([1], device=d), out=torch.empty(1, 4, device=d)),
@@ -335,8 +341,8 @@ def test_version_counts_writes_as_on_the_cpu():
     def versions(device):
         x = grid(device)
         seen = [x._version]
-        for write in (lambda: x.add_(1), lambda: x[0].zero_(), lambda: x.t().mul_(2), lambda: x.detach().zero_(), lambda: x.data.zero_()):
-            write()
+        for alias in (x, x[0], x.t(), x.detach(), x.data):
+            alias.mul_(2)
             seen.append(x._version)
         return [version - seen[0] for version in seen]
 
@@ -352,7 +358,7 @@ COPIES = {
     "to(cpu, dtype)": lambda d: grid(d).to("cpu", torch.int64),
     "to(other)": lambda d: grid("cpu").to(torch.ones(1, dtype=torch.half, device=d)),
     "to is itself": lambda d: (lambda x: (x.to(d) is x, x.to(x.dtype) is x, x.to(d, copy=True) is x))(grid(d)),
-    "type methods": lambda d: [grid(d).double(), grid(d).half(), grid(d).bfloat16(), grid(d).int(), grid(d).bool(), grid(d).long()],
+    "type methods": lambda d: [m(grid(d)) for m in (Tensor.double, Tensor.half, Tensor.bfloat16, Tensor.int, Tensor.bool)],
     "type_as": lambda d: grid(d).type_as(torch.ones(1, dtype=torch.int8, device=d)),
     "type": lambda d: grid(d).type(torch.float64),
     "non_blocking": lambda d: [grid("cpu").to(d, non_blocking=True), grid(d).to("cpu", non_blocking=True), grid(d).cpu()],
@@ -364,23 +370,24 @@ COPIES = {
     "device takes host, dtype": lambda d: grid(d).copy_(torch.ones(3, 4, dtype=torch.long)),
     "device takes host, broadcast": lambda d: grid(d).copy_(torch.arange(4)),
     "device view takes host": lambda d: (lambda x: (x[1:].copy_(torch.ones(2, 4)), x))(grid(d)),
-    "transposed from the host": lambda d: torch.arange(6).reshape(2, 3).t().to(d).clone(memory_format=torch.contiguous_format),
+    "transposed from the host": lambda d: torch.arange(6).reshape(2, 3).t().to(d).contiguous(),
     "strided from the host": lambda d: torch.arange(6)[::2].to(d),
     "expanded from the host": lambda d: torch.ones(1, 3).expand(2, 3).to(d).contiguous(),
     "transposed to the host": lambda d: grid(d).t().cpu(),
-    "new_*": lambda d: [grid(d).new_zeros(2), grid(d).new_ones(2, dtype=torch.int8), grid(d).new_full((2,), 3), grid(d).new_tensor([1.0])],
+    "new_*": lambda d: [grid(d).new_zeros(2), grid(d).new_ones(2, dtype=torch.int8), grid(d).new_full((2,), 3)],
+    "new_tensor": lambda d: grid(d).new_tensor([1.0]),
     "*_like": lambda d: [torch.zeros_like(grid(d)), torch.ones_like(grid(d), dtype=torch.int8), torch.full_like(grid(d), 2)],
     "empty": lambda d: [torch.empty(0, device=d), torch.empty(2, 0, device=d).sum(0), grid(d).new_empty((0, 2))],
     "tensor": lambda d: [torch.tensor(v, device=d) for v in (1, 1.5, True, [], [[1, 2]], 1j)],
     "tensor of dtype": lambda d: torch.tensor([1, 2], dtype=torch.float16, device=d),
-    "as_tensor and asarray": lambda d: [torch.as_tensor([1, 2], device=d), torch.asarray([1.5], device=d), torch.as_tensor(np.ones(2), device=d)],
+    "as_tensor and asarray": lambda d: [torch.as_tensor(np.ones(2), device=d), torch.asarray([1.5], device=d)],
     "from tensors": lambda d: torch.stack([torch.tensor(1.0, device=d), torch.tensor(2.0, device=d)]),
-    "copy and deepcopy": lambda d: [copy.copy(grid(d)), copy.deepcopy(grid(d)), copy.deepcopy(torch.ones(2, device=d, requires_grad=True))],
+    "copy": lambda d: [copy.copy(grid(d)), copy.deepcopy(grid(d)), copy.deepcopy(torch.ones(2, device=d, requires_grad=True))],
     "pickle": lambda d: pickle.loads(pickle.dumps(grid(d))),
-    "0-d of the host": lambda d: [grid(d) * torch.tensor(2.0), torch.tensor(2) + grid(d), torch.maximum(grid(d), torch.tensor(3.0))],
+    "0-d of the host": lambda d: [grid(d) * torch.tensor(2.0), torch.tensor(2) + grid(d), grid(d).maximum(torch.tensor(3.0))],
     "0-d of the host in where": lambda d: torch.where(grid(d) > 3, grid(d), torch.tensor(0.0)),
     "0-d of the host in place": lambda d: grid(d).mul_(torch.tensor(2.0)).add_(torch.tensor(1)),
-    "0-d of the host promotes": lambda d: [torch.ones(2, dtype=torch.int32, device=d) * torch.tensor(1.5), grid(d) * torch.tensor(2.0, dtype=torch.float64)],
+    "0-d of the host promotes": lambda d: [grid(d).int() * torch.tensor(1.5), grid(d) * torch.tensor(2.0).double()],
     "numpy scalar": lambda d: grid(d) * np.float32(2),
     "channels_last": lambda d: torch.ones(1, 2, 2, 2, device=d).to(memory_format=torch.channels_last).contiguous(),
 }  # fmt: skip
@@ -418,6 +425,14 @@ def test_64_bits_are_64_bits():
     assert torch.tensor([2**63 - 1], device="xla").item() == 2**63 - 1
     assert (torch.ones(1, dtype=torch.float64, device="xla") + 1e-12).item() == 1 + 1e-12
     assert torch.arange(3, device="xla").sum().dtype == torch.int64
+
+
+def test_bounds_that_determine_a_size_are_no_inputs_of_the_program():
+    """A number that differs from last time becomes an input of the program; not one that a shape depends on."""
+    for end in (3, 7, 5):
+        assert torch.arange(end, device="xla").tolist() == list(range(end))
+        assert torch.arange(1, end, 2, device="xla").tolist() == list(range(1, end, 2))
+        assert torch.linspace(0, 1, end, device="xla").shape == (end,)
 
 
 # ---- numpy, dlpack, storages -----------------------------------------------------------------------------------------
@@ -490,37 +505,57 @@ def test_tensors_of_the_host_do_not_mix(case):
 
 # ---- indexing --------------------------------------------------------------------------------------------------------
 
-T = torch.tensor
 INDEXING = {
     "int": lambda x: [x[1], x[-1], x[1, 2], x[1][2]],
     "slices": lambda x: [x[1:], x[:-1, ::2], x[-2:, -3:-1], x[5:], x[::2, 1::2]],
     "none and ellipsis": lambda x: [x[None], x[..., None], x[..., 1], x[None, ..., 0, None], x[:, None, 1]],
     "bools": lambda x: [x[True], x[False], x[[True, False, True]]],
     "lists": lambda x: [x[[0, 2]], x[[0, 2], [1, 3]], x[:, [1, -1]], x[[-1], 1:]],
-    "tensors": lambda x: [x[T([0, -1], device=x.device)], x[:, T([[0, 1]], device=x.device)], x[T(1, device=x.device)]],
-    "int32 and uint8": lambda x: [x[T([0, 2], dtype=torch.int32, device=x.device)]],
-    "host tensors": lambda x: [x[T([0, 2])], x[T(1)], x[T([True, False, True])], x[0, T([1, 2])]],
+    "tensors": lambda x: [
+        x[torch.tensor([0, -1], device=x.device)],
+        x[:, torch.tensor([[0, 1]], device=x.device)],
+        x[torch.tensor(1, device=x.device)],
+    ],
+    "int32 and uint8": lambda x: [x[torch.tensor([0, 2], dtype=torch.int32, device=x.device)]],
+    "host tensors": lambda x: [
+        x[torch.tensor([0, 2])],
+        x[torch.tensor(1)],
+        x[torch.tensor([True, False, True])],
+        x[0, torch.tensor([1, 2])],
+    ],
     "numpy": lambda x: [x[np.array([0, 2])], x[np.int64(1)]],
     "masks": lambda x: [x[x > 5], x[x[:, 0] > 3], x[:, x[0] > 1], x[x < 0]],
     "mask and int": lambda x: [x[x[:, 0] > 3, 1], x[x[:, 0] > 3, 1:]],
     "separated": lambda x: x.view(3, 2, 2)[[0, 1], :, [0, 1]],
     "mask of two dims in three": lambda x: x.view(3, 2, 2)[x.view(3, 2, 2).sum(-1) > 4],
-    "take and gather": lambda x: [x.take(T([0, 5, -1], device=x.device)), x.gather(1, T([[3], [0], [1]], device=x.device))],
+    "take and gather": lambda x: [
+        x.take(torch.tensor([0, 5, -1], device=x.device)),
+        x.gather(1, torch.tensor([[3], [0], [1]], device=x.device)),
+    ],
     "take_along_dim": lambda x: torch.take_along_dim(x, x.argsort(1, descending=True), 1),
-    "index_select": lambda x: x.index_select(1, T([3, 0], device=x.device)),
-    "nonzero": lambda x: [x.nonzero(), x[0].nonzero(), (x > 100).nonzero(), T(3, device=x.device).nonzero()],
+    "index_select": lambda x: x.index_select(1, torch.tensor([3, 0], device=x.device)),
+    "nonzero": lambda x: [x.nonzero(), x[0].nonzero(), (x > 100).nonzero(), torch.tensor(3, device=x.device).nonzero()],
     "nonzero as tuple": lambda x: [*x.nonzero(as_tuple=True), *torch.where(x > 6), torch.argwhere(x > 9)],
     "unique": lambda x: [(x % 3).unique(), *torch.unique(x % 3, return_inverse=True, return_counts=True)],
-    "unique of others": lambda x: [T(v, device=x.device).unique() for v in ([True, False], [float("nan"), 1, float("nan")], 5)],
+    "unique of others": lambda x: [
+        torch.tensor(v, device=x.device).unique() for v in ([True, False], [float("nan"), 1, float("nan")], 5)
+    ],
     "unique_consecutive": lambda x: [
-        (x > 5).unique_consecutive(), *torch.unique_consecutive(x // 3, return_inverse=True, return_counts=True),
+        (x > 5).unique_consecutive(),
+        *torch.unique_consecutive(x // 3, return_inverse=True, return_counts=True),
         *torch.unique_consecutive(x.view(3, 2, 2) // 5, return_counts=True, return_inverse=True, dim=1),
     ],
     "masked_select": lambda x: [x.masked_select(x > 7), x.masked_select(x[0] > 1)],
-    "bincount": lambda x: [x.flatten().long().bincount(), T([1, 1, 3], device=x.device).bincount(minlength=6)],
-    "repeat_interleave": lambda x: [x.repeat_interleave(2, 0), x.repeat_interleave(T([1, 0, 2], device=x.device), 0)],
+    "bincount": lambda x: [
+        x.flatten().long().bincount(),
+        torch.tensor([1, 1, 3], device=x.device).bincount(minlength=6),
+    ],
+    "repeat_interleave": lambda x: [
+        x.repeat_interleave(2, 0),
+        x.repeat_interleave(torch.tensor([1, 0, 2], device=x.device), 0),
+    ],
     "masked_scatter": lambda x: x.masked_scatter(x > 5, -x),
-    "empty index": lambda x: [x[[]], x[T([], dtype=torch.long, device=x.device)]],
+    "empty index": lambda x: [x[[]], x[torch.tensor([], dtype=torch.long, device=x.device)]],
     "split by sizes": lambda x: list(x.split([1, 3], 1)),
 }
 

@@ -47,6 +47,11 @@ def _attention(
         return _aten._scaled_dot_product_attention_math(query, key, value, attn_mask, dropout_p, is_causal, **options)[
             0
         ]
+    if query.size(-1) != key.size(-1) or key.size(-2) != value.size(-2):
+        shapes = ", ".join(str(list(t.shape)) for t in (query, key, value))
+        raise RuntimeError(
+            f"scaled_dot_product_attention: query, key and value of shapes {shapes} do not fit each other"
+        )
     if is_causal and attn_mask is not None:
         raise RuntimeError("scaled_dot_product_attention: attn_mask must not be given when is_causal=True")
     if enable_gqa:

@@ -3,6 +3,7 @@
 * C++ functionalization runs the meta kernel of each in-place op first, to check shapes. For `_foreach_*_` that kernel
   is slow Python, a third of the host time of an optimizer step. Here the shapes of the results are compared instead.
 * It takes an empty list of tensors (`max_exp_avg_sqs` of `_fused_adam_`) for one that is not functional, and refuses.
+* The meta kernels of `exponential_` and its like refuse a generator.
 * `native_batch_norm` writes its running statistics although its schema does not say so.
 
 The kernels serve any functional tensor (torch.compile traces with them), not only those on device xla.
@@ -79,12 +80,15 @@ def _in_place(op: Any, functional: Any) -> Callable[..., Any]:
 
 _OTHERS = (
     "_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_", "_amp_foreach_non_finite_check_and_unscale_",
+    "cauchy_", "exponential_", "geometric_", "log_normal_",
 )  # fmt: skip
 
 
 def _pairs() -> list[tuple[Any, Any]]:
     """(in-place overload, functional overload) of the ops served here."""
-    names = {n.partition("::")[2].partition(".")[0] for n in torch._C._dispatch_get_all_op_names() if "::_foreach_" in n}
+    names = {
+        n.partition("::")[2].partition(".")[0] for n in torch._C._dispatch_get_all_op_names() if "::_foreach_" in n
+    }
     pairs = []
     for name in sorted(n for n in names if n.endswith("_")) + list(_OTHERS):
         packet, functional = getattr(_aten, name, None), getattr(_aten, name[:-1], None)

@@ -46,7 +46,9 @@ def _moves_xla(module: nn.Module, fn: Move) -> tuple[bool, Move]:
 
 
 def _moved_before_backward(*_: Any) -> None:
-    raise RuntimeError("backward of a graph from before its module was moved to or from xla: move first, then run forward")
+    raise RuntimeError(
+        "backward of a graph from before its module was moved to or from xla: move first, then run forward"
+    )
 
 
 def _take_contents(tensor: torch.Tensor, moved: torch.Tensor) -> None:
@@ -69,7 +71,7 @@ def _move(module: nn.Module, fn: Move, recurse: bool) -> nn.Module:
     """torch.nn.Module._apply for a move that keeps identity."""
     if recurse:
         for child in module.children():
-            child._apply(fn)  # type: ignore[no-untyped-call]
+            child._apply(fn)
     for parameter in module._parameters.values():
         if parameter is None or (moved := fn(parameter)) is parameter:
             continue
@@ -104,4 +106,4 @@ def _keeping_identity(original: Any) -> Any:
 
 def install() -> None:
     """Wraps torch.nn.Module._apply, the method behind `.to`, `.cpu` and friends."""
-    nn.Module._apply = _keeping_identity(nn.Module._apply)  # type: ignore[method-assign]
+    nn.Module._apply = _keeping_identity(nn.Module._apply)

@@ -67,7 +67,9 @@ def _factory(op: Any) -> Callable[..., torch.Tensor]:
     return kernel
 
 
-def _zeros(size: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None) -> torch.Tensor:
+def _zeros(
+    size: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
+) -> torch.Tensor:
     return _record(_aten.zeros.default, list(size), dtype=dtype)
 
 

@@ -58,8 +58,30 @@ def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
         recorder.cut()
 
 
+def _forgetting_failures(original: Any) -> Any:
+    """`Optimizer.profile_hook_step`, which wraps every `step()`: hooks after the step do not run if it raises."""
+
+    @functools.wraps(original)
+    def profile_hook_step(func: Any) -> Any:
+        hooked = original(func)
+
+        @functools.wraps(func)
+        def step(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return hooked(*args, **kwargs)
+            except BaseException:
+                if (recorder := _recorder()) is not None:
+                    recorder.in_optimizer = False
+                raise
+
+        return step
+
+    return staticmethod(profile_hook_step)
+
+
 def install() -> None:
     """Teaches torch.optim the device."""
     _teach_lists()
+    optimizers.Optimizer.profile_hook_step = _forgetting_failures(optimizers.Optimizer.profile_hook_step)
     register_optimizer_step_pre_hook(_before_step)
     register_optimizer_step_post_hook(_after_step)

@@ -58,8 +58,37 @@ def _module() -> types.ModuleType:
     return module
 
 
+class _GeneratorType(type):
+    """The type of `torch.Generator`: calls make the C++ object of that name, which is an instance of it as before."""
+
+    def __call__(cls, device: Any = "cpu") -> Any:
+        if torch.device(device).type == "xla":
+            raise RuntimeError(
+                "device xla keeps its random state itself, so there is no torch.Generator for it: seed it with torch.manual_seed "
+                "or torch_xla.manual_seed, save its state with torch.xla.get_rng_state, or pass a torch.Generator of the CPU, "
+                "which random functions on xla tensors accept"
+            )
+        return torch._C.Generator(device)
+
+    def __getattr__(cls, name: str) -> Any:
+        return getattr(torch._C.Generator, name)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, torch._C.Generator)
+
+    def __subclasscheck__(cls, subclass: Any) -> bool:
+        return issubclass(subclass, torch._C.Generator)
+
+
+def _generator_class() -> Any:
+    # Stock torch's own message for device xla blames a missing library.
+    members = {"__module__": "torch", "__doc__": torch._C.Generator.__doc__}
+    return _GeneratorType("Generator", (), members)
+
+
 def install() -> None:
-    """Registers the device module and hooks into torch.manual_seed."""
+    """Registers the device module, hooks into torch.manual_seed, and gives torch.Generator a message for device xla."""
+    torch.Generator = _generator_class()
     if not hasattr(torch, "xla"):
         torch._register_device_module("xla", _module())
     original = torch.random._seed_custom_device

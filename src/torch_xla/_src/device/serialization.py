@@ -123,3 +123,5 @@ def install() -> None:
         setattr(serialization, name, _loading_to_xla(getattr(serialization, name)))
     torch.Tensor._reduce_ex_internal = _reduce(torch.Tensor._reduce_ex_internal)
     torch.Tensor.storage = _storage(torch.Tensor.storage)
+    torch.Tensor.data_ptr = _address(torch.Tensor.data_ptr)
+    torch.UntypedStorage.data_ptr = _storage_address(torch.UntypedStorage.data_ptr)

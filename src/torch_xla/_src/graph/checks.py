@@ -1,6 +1,7 @@
-"""Checks that are made when asked for: XLA itself clamps an index that is out of range.
+"""Checks of arguments: those that PyTorch's meta kernels leave to its other kernels, and those made when asked for.
 
-Inside `torch_xla.debug.check()` each op that takes indices has them read back and compared with the size they index.
+XLA itself clamps an index that is out of range. Inside `torch_xla.debug.check()` each op that takes indices has them read
+back and compared with the size they index.
 """
 
 from __future__ import annotations
@@ -80,3 +81,54 @@ def check_indices(op: Any, args: Sequence[Any], download: Callable[[Any], torch.
                 f"index {wrong} is out of range for a dimension of size {size}: {op._schema.name} at "
                 f"{frames.user_line() or 'an unknown line'}"
             )
+
+
+# ---- what the CPU refuses and the meta kernel accepts ---------------------------------------------------------------
+
+
+def _same_dtype(*positions: int) -> Callable[[Sequence[Any]], None]:
+    def check(args: Sequence[Any]) -> None:
+        tensors = [args[p] for p in positions if p < len(args) and isinstance(args[p], torch.Tensor)]
+        if any(t.dtype is not tensors[0].dtype for t in tensors):
+            dtypes = " and ".join(str(t.dtype) for t in tensors)
+            raise RuntimeError(f"expected the operands of a product to have the same dtype, but got {dtypes}")
+
+    return check
+
+
+def _dim_in_range(args: Sequence[Any]) -> None:
+    rank = max(args[0].ndim, 1)
+    if not -rank <= args[1] < rank:
+        raise IndexError(
+            f"Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], but got {args[1]})"
+        )
+
+
+def _integral(args: Sequence[Any]) -> None:
+    for a in args[:2]:
+        if isinstance(a, float) or (isinstance(a, torch.Tensor) and (a.is_floating_point() or a.is_complex())):
+            raise NotImplementedError(f"bitwise operations are not implemented for {getattr(a, 'dtype', 'float')}")
+
+
+def _enough_to_sample(args: Sequence[Any]) -> None:
+    if not (len(args) > 2 and args[2]) and args[1] > args[0].size(-1):
+        raise RuntimeError("cannot sample n_sample > prob_dist.size(-1) samples without replacement")
+
+
+ARGUMENTS: dict[Any, Callable[[Sequence[Any]], None]] = {
+    aten.mm.default: _same_dtype(0, 1),
+    aten.bmm.default: _same_dtype(0, 1),
+    aten.mv.default: _same_dtype(0, 1),
+    aten.dot.default: _same_dtype(0, 1),
+    aten.vdot.default: _same_dtype(0, 1),
+    aten.addmm.default: _same_dtype(0, 1, 2),
+    aten.addmv.default: _same_dtype(0, 1, 2),
+    aten.baddbmm.default: _same_dtype(0, 1, 2),
+    aten.convolution.default: _same_dtype(0, 1, 2),
+    aten._softmax.default: _dim_in_range,
+    aten._log_softmax.default: _dim_in_range,
+    aten.multinomial.default: _enough_to_sample,
+}
+for _packet in (aten.bitwise_and, aten.bitwise_or, aten.bitwise_xor):
+    for _overload in ("Tensor", "Scalar", "Scalar_Tensor"):
+        ARGUMENTS[getattr(_packet, _overload)] = _integral

@@ -39,7 +39,7 @@ def dispatch(op: Any, args: Sequence[Any], kwargs: dict[str, Any] | None) -> Any
     """Runs one op on inner tensors. The entry from XlaTensor.__torch_dispatch__."""
     handler = HANDLERS.get(op)
     if handler is None:
-        handler = HANDLERS[op] = _choose(op)
+        handler = HANDLERS[op] = _checked(_choose(op), checks.ARGUMENTS.get(op))
     if checks.depth:
         checks.check_indices(op, args, download)
     return handler(op, args, kwargs or {})
@@ -47,6 +47,17 @@ def dispatch(op: Any, args: Sequence[Any], kwargs: dict[str, Any] | None) -> Any
 
 def _record(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     return RECORDER.record(op, args, kwargs)
+
+
+def _checked(handler: Handler, check: Callable[[Sequence[Any]], None] | None) -> Handler:
+    if check is None:
+        return handler
+
+    def checked(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        check(args)
+        return handler(op, args, kwargs)
+
+    return checked
 
 
 def _choose(op: Any) -> Handler:
@@ -235,8 +246,10 @@ def functional_form(op: Any) -> Any:
 
 
 def _record_random(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    generator = kwargs.pop("generator", None) if "generator" in kwargs else None
-    with rng.drawing_from(generator):
+    generators = [a for a in (*args, *kwargs.values()) if isinstance(a, torch._C.Generator)]
+    args = [None if isinstance(a, torch._C.Generator) else a for a in args]  # each run has its key instead
+    kwargs = {k: None if isinstance(v, torch._C.Generator) else v for k, v in kwargs.items()}
+    with rng.drawing_from(generators[0] if generators else None):
         return RECORDER.record(op, args, kwargs)
 
 

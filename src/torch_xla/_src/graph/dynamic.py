@@ -57,6 +57,7 @@ def _without_masks(indices: Sequence[Any]) -> list[Any]:
 @handles(aten.index.Tensor, aten._unsafe_index.Tensor)
 def _index(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     x, indices = args
+    _check_indices(indices)
     if any(map(_is_mask, indices)):
         _check_masks(x, indices)
         indices = _without_masks(indices)
@@ -67,6 +68,7 @@ def _index(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 def _index_put(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     x, indices, values = args[:3]
     accumulate = args[3] if len(args) > 3 else kwargs.get("accumulate", False)
+    _check_indices(indices)
     masks = [i for i in indices if _is_mask(i)]
     if masks:
         _check_masks(x, indices)
@@ -82,6 +84,13 @@ def _masked_fill(x: XlaTensor, mask: XlaTensor, values: Any) -> Any:
         mask = _record(aten.ne.Scalar, mask, 0)
     values = _record(aten.view_copy.default, values, []) if type(values) is XlaTensor else values
     return _record(aten.where.self, mask, values, x)
+
+
+def _check_indices(indices: Sequence[Any]) -> None:
+    """IndexError for an index of a dtype that cannot be one."""
+    for index in indices:
+        if isinstance(index, torch.Tensor) and index.dtype not in (torch.int64, torch.int32, torch.bool, torch.uint8):
+            raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
 
 
 def _check_masks(x: Any, indices: Sequence[Any]) -> None:
@@ -171,7 +180,7 @@ def _unique(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 
 @handles(aten.unique_consecutive.default)
 def _unique_consecutive(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    x, inverse, counts, dim = (*args, *(False, False, None)[len(args) - 1 :])
+    x, inverse, counts, dim = [*args, False, False, None][: len(args)] + [False, False, None][len(args) - 1 :]
     if not x.numel():
         return fallback.run(op, args, kwargs)
     if dim is not None:

@@ -27,6 +27,10 @@ _announced: set[Any] = set()
 
 def run(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Runs a functional op on the CPU, between two cuts of the recording."""
+    if "sparse" in op._schema.name:
+        raise NotImplementedError(
+            f"device xla has strided tensors only: {op} works with sparse ones; do that on the CPU"
+        )
     metrics.count(op._schema.name)
     if op not in _announced:
         _announced.add(op)

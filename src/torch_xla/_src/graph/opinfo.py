@@ -37,6 +37,7 @@ class OpInfo:
         load_families()
         lowering = lookup(op)
         self.op = op
+        self.meta_op = _view_of(op)
         arguments = op._schema.arguments
         static = lowering.static if lowering else frozenset()
         allowed = {a.name: lowering is not None and a.name not in static and _holds_number(a) for a in arguments}
@@ -72,7 +73,7 @@ class OpInfo:
             meta_kwargs["device"] = torch.device("meta")
         try:
             with torch._C.DisableTorchFunction():  # a default-device mode must not reach the kernel's own factories
-                result = self.op(*[_to_meta(a) for a in args], **meta_kwargs)
+                result = self.meta_op(*[_to_meta(a) for a in args], **meta_kwargs)
         except NotImplementedError:  # PyTorch has no meta kernel for this op
             return self._ask_lowering(args, kwargs)
         if isinstance(result, torch.Tensor):
@@ -90,8 +91,11 @@ class OpInfo:
         shapes = infer(self.op, *pytree.tree_map(_to_shape, (list(args), kwargs)))
         if shapes is None:
             raise OnlyOnCpu
-        specs: list[Spec | None] = [Spec(tuple(s.shape), torch_dtype(s.dtype)) for s in shapes]
-        return specs, None if len(self.op._schema.returns) == 1 else tuple
+        if isinstance(shapes, list) and len(self.op._schema.returns) > 1:
+            shapes = tuple(shapes)
+        leaves, tree = pytree.tree_flatten(shapes)
+        specs: list[Spec | None] = [Spec(tuple(s.shape), torch_dtype(s.dtype)) for s in leaves]
+        return specs, None if not isinstance(shapes, (list, tuple)) else _rebuilder(leaves, specs, tree)
 
     def adopt_host_tensors(self, args: Sequence[Any]) -> list[Any]:
         """`args` with host tensors uploaded, where PyTorch allows them beside tensors of another device."""
@@ -126,6 +130,18 @@ def spec_of(tensor: torch.Tensor) -> Spec:
 def _holds_number(argument: Any) -> bool:
     # Not List[float]: those are scale factors, which determine shapes. `x * 2` passes a number for a Tensor.
     return str(argument.type) in ("number", "Optional[number]", "List[number]", "float", "Optional[float]", "Tensor")
+
+
+def _view_of(op: Any) -> Any:
+    """The view op that `op` copies (`t` for `t_copy`), else `op`: outputs report the strides that a view would have.
+
+    `contiguous()` and `reshape()` decide by strides whether they copy, and so whether a later write reaches the base.
+    """
+    name = op._schema.name.partition("::")[2]
+    view = (
+        getattr(torch.ops.aten, name.removesuffix("_copy"), None) if name.endswith("_copy") and name[0] != "_" else None
+    )
+    return getattr(view, op._overloadname or "default", op) if view is not None else op
 
 
 def _is_random(op: Any) -> bool:

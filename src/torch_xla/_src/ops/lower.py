@@ -72,8 +72,8 @@ def lower(overload: Any, args: Any, kwargs: Any, specs: list[OutSpec | None], ke
     return [_conform(overload, out, spec) for out, spec in zip(flat, specs, strict=True)]
 
 
-def infer(overload: Any, args: Any, kwargs: Any) -> list[Any] | None:
-    """Shapes and dtypes of the outputs of `overload` on jax.ShapeDtypeStructs, from its lowering; None if that cannot tell."""
+def infer(overload: Any, args: Any, kwargs: Any) -> Any:
+    """What `overload` returns, as jax.ShapeDtypeStructs, for such arguments, from its lowering; None if that cannot tell."""
     load_families()
     lowering = lookup(overload)
     if lowering is None or lowering.specs or lowering.random:
@@ -89,7 +89,7 @@ def infer(overload: Any, args: Any, kwargs: Any) -> list[Any] | None:
         return lowering.fn(*inner_args, **inner_kwargs)
 
     with jax.enable_x64(True):
-        return list(jax.tree.leaves(jax.eval_shape(call, *[flat[i] for i in places])))
+        return jax.eval_shape(call, *[flat[i] for i in places])
 
 
 def _conform(overload: Any, out: Any, spec: OutSpec | None) -> Any:

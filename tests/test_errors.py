@@ -1,0 +1,306 @@
+"""Errors on device xla: the class that the CPU raises, the user's line, and nothing pending is lost."""
+
+from __future__ import annotations
+
+import traceback
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import torch_xla
+from tests.same import raised
+
+
+def cases(table):
+    return pytest.mark.parametrize("case", table.values(), ids=table.keys())
+
+
+def _twice(d):
+    w = torch.ones(3, device=d, requires_grad=True)
+    loss = (w * w).sum()
+    loss.backward()
+    loss.backward()
+
+
+def _leaf(d):
+    torch.ones(3, device=d, requires_grad=True).add_(1)
+
+
+def _hook(d):
+    w = torch.ones(3, device=d, requires_grad=True)
+    w.register_hook(lambda g: g.reshape(2, 2))
+    (w * 2).sum().backward()
+
+
+def _wrong_gradient(d):
+    class Wrong(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            return g[:1].expand(2)
+
+    Wrong.apply(torch.ones(3, device=d, requires_grad=True)).sum().backward()
+
+
+def _changed(d):
+    w = torch.ones(3, device=d, requires_grad=True)
+    y = w.exp()
+    y.add_(1)
+    y.sum().backward()
+
+
+# Statements on a device that the CPU refuses.
+WRONG = {
+    "add shapes": lambda d: torch.ones(3, device=d) + torch.ones(4, device=d),
+    "mm shapes": lambda d: torch.ones(2, 3, device=d) @ torch.ones(2, 3, device=d),
+    "bmm shapes": lambda d: torch.bmm(torch.ones(2, 3, 4, device=d), torch.ones(2, 3, 4, device=d)),
+    "cat shapes": lambda d: torch.cat([torch.ones(2, 3, device=d), torch.ones(2, 4, device=d)]),
+    "stack shapes": lambda d: torch.stack([torch.ones(2, device=d), torch.ones(3, device=d)]),
+    "view size": lambda d: torch.ones(6, device=d).view(4, 2),
+    "reshape size": lambda d: torch.ones(6, device=d).reshape(-1, 4),
+    "linear": lambda d: nn.Linear(3, 4, device=d)(torch.ones(2, 4, device=d)),
+    "conv channels": lambda d: nn.Conv2d(3, 4, 3, device=d)(torch.ones(1, 2, 8, 8, device=d)),
+    "conv kernel too large": lambda d: nn.Conv2d(1, 1, 5, device=d)(torch.ones(1, 1, 3, 3, device=d)),
+    "layer norm": lambda d: nn.LayerNorm(3, device=d)(torch.ones(2, 4, device=d)),
+    "batch norm": lambda d: nn.BatchNorm1d(3, device=d)(torch.ones(2, 4, device=d)),
+    "cross entropy shapes": lambda d: F.cross_entropy(torch.ones(2, 3, device=d), torch.ones(3, dtype=torch.long, device=d)),
+    "expand": lambda d: torch.ones(3, device=d).expand(2, 4),
+    "permute": lambda d: torch.ones(2, 3, device=d).permute(0, 0),
+    "dim out of range": lambda d: torch.ones(2, 3, device=d).sum(2),
+    "softmax dim": lambda d: torch.ones(2, device=d).softmax(3),
+    "squeeze of a 0-d": lambda d: torch.ones(2, device=d).unsqueeze(5),
+    "gather dims": lambda d: torch.ones(2, device=d).gather(0, torch.zeros(1, 1, dtype=torch.long, device=d)),
+    "embedding of floats": lambda d: F.embedding(torch.ones(2, device=d), torch.ones(3, 4, device=d)),
+    "mm of mixed dtypes": lambda d: torch.ones(2, 2, device=d) @ torch.ones(2, 2, dtype=torch.float64, device=d),
+    "linear of mixed dtypes": lambda d: nn.Linear(2, 2, device=d)(torch.ones(2, 2, dtype=torch.float16, device=d)),
+    "minus of bools": lambda d: torch.ones(2, dtype=torch.bool, device=d) - torch.ones(2, dtype=torch.bool, device=d),
+    "neg of bools": lambda d: -torch.ones(2, dtype=torch.bool, device=d),
+    "bitwise of floats": lambda d: torch.ones(2, device=d) & torch.ones(2, device=d),
+    "integer into float in place": lambda d: torch.ones(2, dtype=torch.long, device=d).add_(1.5),
+    "mean of integers": lambda d: torch.ones(2, dtype=torch.long, device=d).mean(),
+    "gradient of integers": lambda d: torch.ones(2, dtype=torch.long, device=d, requires_grad=True),
+    "index of floats": lambda d: torch.ones(2, device=d)[torch.ones(1, device=d)],
+    "mask shape": lambda d: torch.ones(3, device=d)[torch.ones(4, dtype=torch.bool, device=d)],
+    "constant out of range": lambda d: torch.ones(3, device=d)[5],
+    "constant out of range, second": lambda d: torch.ones(3, 2, device=d)[0, -3],
+    "set out of range": lambda d: torch.ones(3, device=d).__setitem__(3, 0),
+    "narrow": lambda d: torch.ones(3, device=d).narrow(0, 2, 2),
+    "too many indices": lambda d: torch.ones(3, device=d)[0, 0],
+    "setitem shape": lambda d: torch.ones(3, device=d).__setitem__(slice(0, 2), torch.ones(3, device=d)),
+    "copy shape": lambda d: torch.ones(3, device=d).copy_(torch.ones(4, device=d)),
+    "copy shape from the host": lambda d: torch.ones(3, device=d).copy_(torch.ones(4)),
+    "in place changes shape": lambda d: torch.ones(1, device=d).add_(torch.ones(3, device=d)),
+    "foreach in place changes shape": lambda d: torch._foreach_add_([torch.ones(1, device=d)], [torch.ones(3, device=d)]),
+    "item of many": lambda d: torch.ones(3, device=d).item(),
+    "bool of many": lambda d: bool(torch.ones(3, device=d)),
+    "int of many": lambda d: int(torch.ones(3, device=d)),
+    "len of a 0-d": lambda d: len(torch.ones((), device=d)),
+    "iteration of a 0-d": lambda d: list(torch.ones((), device=d)),
+    "leaf in place": _leaf,
+    "view of a leaf in place": lambda d: torch.ones(3, device=d, requires_grad=True)[0].zero_(),
+    "backward twice": _twice,
+    "backward of many": lambda d: (torch.ones(3, device=d, requires_grad=True) * 2).backward(),
+    "backward without a graph": lambda d: torch.ones((), device=d).backward(),
+    "a hook that changes the shape": _hook,
+    "gradient of a wrong shape": _wrong_gradient,
+    "a saved tensor was changed": _changed,
+    "out= of another dtype": lambda d: torch.add(torch.ones(2, device=d), 1.5, out=torch.ones(2, dtype=torch.long, device=d)),
+    "cholesky of a negative matrix": lambda d: torch.linalg.cholesky(-torch.eye(2, device=d)),
+    "inverse of a singular matrix": lambda d: torch.linalg.inv(torch.zeros(2, 2, device=d)),
+    "multinomial of too many": lambda d: torch.multinomial(torch.ones(2, device=d), 5),
+    "load_state_dict": lambda d: nn.Linear(2, 2, device=d).load_state_dict({"weight": torch.ones(3, 3)}),
+    "tensor of ragged lists": lambda d: torch.tensor([[1], [1, 2]], device=d),
+    "unknown attribute": lambda d: torch.ones(2, device=d).foo,
+    "split sizes": lambda d: torch.ones(3, device=d).split([1, 1]),
+    "optimizer of a non-leaf": lambda d: torch.optim.SGD([torch.ones(2, device=d, requires_grad=True) * 2], lr=0.1),
+    "attention shapes": lambda d: F.scaled_dot_product_attention(*[torch.ones(1, 1, 2, s, device=d) for s in (4, 3, 4)]),
+    "pool": lambda d: F.max_pool2d(torch.ones(1, 1, 2, 2, device=d), 5),
+    "interpolate": lambda d: F.interpolate(torch.ones(1, 1, 2, device=d), size=3, mode="bilinear"),
+    "one_hot": lambda d: F.one_hot(torch.ones(2, device=d), 3),
+    "topk": lambda d: torch.ones(3, device=d).topk(5),
+    "repeat": lambda d: torch.ones(2, 2, device=d).repeat(2),
+    "einsum": lambda d: torch.einsum("ij,jk->ik", torch.ones(2, 3, device=d), torch.ones(2, 3, device=d)),
+}  # fmt: skip
+
+# Statements that the CPU refuses and xla does not.
+UNNOTICED = {"out= of another dtype": "functionalization in C++ casts the result to the dtype of out= without asking"}
+
+
+def _weight(d):
+    return torch.ones(3, 2, device=d, requires_grad=True)
+
+
+# Statements that only device xla can get wrong: (statement, class, text).
+OWN = {
+    "mixed devices": (lambda d: torch.ones(3, device=d) + torch.ones(3), RuntimeError, "same device"),
+    "mixed devices in mm": (lambda d: torch.ones(3, 3, device=d) @ torch.ones(3, 3), RuntimeError, "same device"),
+    "input not moved": (lambda d: nn.Linear(3, 3, device=d)(torch.ones(1, 3)), RuntimeError, "same device"),
+    "model not moved": (lambda d: nn.Linear(3, 3)(torch.ones(1, 3, device=d)), RuntimeError, "same device"),
+    "target not moved": (lambda d: F.mse_loss(torch.ones(3, device=d), torch.ones(3)), RuntimeError, "same device"),
+    "numpy": (lambda d: torch.ones(3, device=d).numpy(), TypeError, r"cpu\(\)"),
+    "from meta": (lambda d: torch.ones(3, device="meta").to(d), NotImplementedError, "no data"),
+    "to_sparse": (lambda d: torch.ones(2, device=d).to_sparse(), NotImplementedError, "strided"),
+    "sparse gradient": (
+        lambda d: F.embedding(torch.zeros(1, dtype=torch.long, device=d), _weight(d), sparse=True).sum().backward(),
+        NotImplementedError,
+        "strided",
+    ),
+    "sparse layout": (lambda d: torch.empty(3, device=d, layout=torch.sparse_coo), Exception, "(?i)sparse"),
+}
+
+
+def _pending():
+    """Work that has been recorded and not run, and what it has to give."""
+    torch_xla.sync()
+    kept = torch.arange(4.0, device="xla")
+    total = (kept * 2).sum()
+    kept[0] = 7
+    return kept, total, kept.t() + 1
+
+
+def _assert_intact(kept, total, more):
+    assert total.item() == 12
+    assert kept.tolist() == [7, 1, 2, 3]
+    assert more.tolist() == [8, 2, 3, 4]
+    assert (kept + total).tolist() == [19, 13, 14, 15]  # and the device goes on
+
+
+def _assert_names_this_file(error):
+    lines = traceback.extract_tb(error.__traceback__)
+    assert any(frame.filename == __file__ for frame in lines) or __file__ in str(error)
+
+
+def _known(table):
+    """The cases of a table, those in UNNOTICED as expected failures."""
+    for name, case in table.items():
+        reason = UNNOTICED.get(name)
+        yield pytest.param(case, id=name, marks=[pytest.mark.xfail(strict=True, reason=reason)] if reason else [])
+
+
+@pytest.mark.parametrize("case", list(_known(WRONG)))
+def test_as_on_the_cpu(case):
+    want = raised(lambda: case("cpu"))
+    pending = _pending()
+    error = raised(lambda: case("xla"))
+    assert isinstance(error, type(want)) or type(want).__name__ == "NotImplementedError", (error, want)
+    _assert_names_this_file(error)
+    _assert_intact(*pending)
+
+
+@pytest.mark.parametrize(("case", "kind", "text"), OWN.values(), ids=OWN.keys())
+def test_of_the_device_alone(case, kind, text):
+    pending = _pending()
+    with pytest.raises(kind, match=text) as caught:
+        case("xla")
+    _assert_names_this_file(caught.value)
+    _assert_intact(*pending)
+
+
+INDICES = {
+    "embedding": lambda d: F.embedding(torch.tensor([0, 9], device=d), torch.ones(3, 2, device=d)),
+    "embedding module": lambda d: nn.Embedding(3, 2, device=d)(torch.tensor([3], device=d)),
+    "index": lambda d: torch.ones(3, device=d)[torch.tensor([-4], device=d)],
+    "index_select": lambda d: torch.ones(3, device=d).index_select(0, torch.tensor([5], device=d)),
+    "gather": lambda d: torch.ones(3, device=d).gather(0, torch.tensor([3], device=d)),
+    "scatter": lambda d: torch.zeros(3, device=d).scatter_(0, torch.tensor([3], device=d), 1.0),
+    "set": lambda d: torch.zeros(3, device=d).__setitem__(torch.tensor([3], device=d), 1.0),
+}
+
+
+@cases(INDICES)
+def test_indices_are_checked_when_asked_for(case):
+    """XLA clamps an index that is out of range, which nobody notices; inside check() it is the CPU's IndexError."""
+    pending = _pending()
+    with torch_xla.debug.check(), pytest.raises(IndexError, match="out of range") as caught:
+        case("xla")
+    assert __file__ in str(caught.value)
+    _assert_intact(*pending)
+    case("xla")  # no check, no error
+    torch_xla.sync()
+
+
+def test_out_of_memory():
+    pending = _pending()
+    huge = torch.zeros(2**46, device="xla") + 1
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        huge.tolist()
+    _assert_names_this_file(caught.value)
+    del huge
+    _assert_intact(*pending)
+
+
+def test_inside_an_optimizer_step():
+    w = nn.Parameter(torch.ones(3, device="xla"))
+    other = nn.Parameter(torch.ones(3, device="xla"))
+    optimizer = torch.optim.SGD([w, other], lr=0.5)
+
+    class Broken(torch.optim.SGD):
+        def step(self, closure=None):
+            super().step(closure)
+            raise ValueError("not today")
+
+    broken = Broken([w], lr=0.5)
+    (w * 2 + other).sum().backward()
+    pending = _pending()
+    with pytest.raises(ValueError, match="not today"):
+        broken.step()
+    _assert_intact(*pending)
+    assert w.tolist() == [0, 0, 0]
+    with pytest.raises(ZeroDivisionError):
+        optimizer.step(lambda: 1 / 0)
+    optimizer.step()
+    assert w.tolist() == [-1, -1, -1]
+    assert other.tolist() == [0.5, 0.5, 0.5]
+
+
+def test_numbers_are_constants_again_after_a_failed_step():
+    """While an optimizer steps, numbers are inputs of the program; an exception must not leave that on."""
+    from torch_xla._src.graph.recorder import RECORDER
+
+    w = nn.Parameter(torch.ones(3, device="xla"))
+    optimizer = torch.optim.SGD([w], lr=0.5)
+    raised(lambda: optimizer.step(lambda: 1 / 0))
+    assert not RECORDER.in_optimizer
+
+
+def test_inside_a_backward_hook():
+    w = torch.ones(3, device="xla", requires_grad=True)
+    pending = _pending()
+
+    def fail(gradient):
+        raise ValueError("from the hook")
+
+    handle = w.register_hook(fail)
+    with pytest.raises(ValueError, match="from the hook") as caught:
+        (w * 2).sum().backward()
+    _assert_names_this_file(caught.value)
+    _assert_intact(*pending)
+    handle.remove()
+    (w * 2).sum().backward()
+    assert w.grad.tolist() == [2, 2, 2]
+
+
+def test_an_interrupt_inside_a_step():
+    model = nn.Linear(3, 1).to("xla")
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    x = torch.ones(2, 3, device="xla")
+    losses = []
+    for step in range(4):
+        try:
+            optimizer.zero_grad()
+            loss = model(x).pow(2).sum()
+            if step == 1:
+                raise KeyboardInterrupt
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+        except KeyboardInterrupt:
+            continue
+    values = [float(x) for x in losses]
+    assert len(values) == 3
+    assert values[2] < values[0]
