@@ -177,3 +177,25 @@ def test_numbers_may_be_scalar_slots(call: str, number: float, dtype: torch.dtyp
         slotted = jax.jit(lambda slot: lower(overload, (*arrays, slot), {}, spec))(number)
         tolerance = 1e-2 if dtype == torch.bfloat16 else 1e-6
         assert jnp.allclose(constant[0].astype(float), slotted[0].astype(float), rtol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("divisor", [3, 49.0, -7.0, 0.1, 41, 8, float("inf"), 0.0])
+def test_division_by_a_constant_is_correctly_rounded(divisor, dtype):
+    """XLA alone would multiply by the reciprocal, and 49 / 49 would not be 1."""
+    x = torch.cat([torch.arange(-500.0, 500.0), torch.tensor([float("inf"), -float("inf"), float("nan"), -0.0])]).to(
+        dtype
+    )
+    y = x.to("xla")
+    for op in (torch.div, torch.floor_divide, lambda a, b: torch.div(a, b, rounding_mode="trunc")):
+        torch.testing.assert_close(op(y, divisor).cpu(), op(x, divisor), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("size", [3, 49, 41, 1000])
+def test_the_mean_of_ones_is_one(size):
+    x = torch.ones(size, device="xla")
+    assert (x.mean().item(), x.var(correction=0).item(), torch.nn.functional.mse_loss(x, x - 1).item()) == (
+        1.0,
+        0.0,
+        1.0,
+    )

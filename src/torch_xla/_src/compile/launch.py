@@ -15,6 +15,7 @@ from torch_xla._src.compile.recovery import explain, num_bytes, recover, refuse_
 from torch_xla._src.graph.value import Row, Value, ValueRef
 from torch_xla._src.runtime import metrics
 
+_ONE_BY_ONE = 8  # so many outputs are left out singly when memory does not suffice, then half of the rest at a time
 _PROBE = [object()]
 _SOLE_OWNER = sys.getrefcount(_PROBE[0])  # what an object that only one list holds gives on this interpreter
 
@@ -79,7 +80,7 @@ class Launch:
                 self._hand_over(chosen, self._call(program))
                 break
             except Exception:
-                keep //= 2
+                keep = keep - 1 if len(by_size) - keep < _ONE_BY_ONE else keep // 2
         for _, value in self.live:
             if value.buffer is None:
                 value.error = error

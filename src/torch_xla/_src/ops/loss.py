@@ -12,6 +12,7 @@ from jax import lax
 
 from torch_xla._src.ops import dtypes
 from torch_xla._src.ops.dtypes import cast, opmath
+from torch_xla._src.ops.exact import quotient
 from torch_xla._src.ops.registry import lowers
 
 MEAN, SUM = 1, 2
@@ -25,13 +26,13 @@ def _wide(*operands: Any) -> list[Any]:
 
 def _reduce(loss: jax.Array, reduction: int) -> jax.Array:
     if reduction == MEAN:
-        return jnp.sum(loss) / np.asarray(loss.size, loss.dtype)
+        return quotient(jnp.sum(loss), loss.size)
     return jnp.sum(loss) if reduction == SUM else loss
 
 
 def _share(grad_output: jax.Array, size: int, reduction: int) -> jax.Array:
     """What the gradient of a reduced loss hands to each of its `size` elements."""
-    return grad_output / np.asarray(size, grad_output.dtype) if reduction == MEAN else grad_output
+    return quotient(grad_output, size) if reduction == MEAN else grad_output
 
 
 # ---- losses of one prediction and one target: loss(x, y, parameter) and its derivative in x
@@ -221,7 +222,7 @@ def multi_margin_loss(
 ) -> jax.Array:
     rows = _rows(cast(x, opmath(x.dtype)))
     violation, _ = _hinge(rows, target, margin)
-    loss = jnp.sum(violation if p == 1 else violation * violation, 1) / np.asarray(rows.shape[1], rows.dtype)
+    loss = quotient(jnp.sum(violation if p == 1 else violation * violation, 1), rows.shape[1])
     loss = loss * _row_weights(weight, target, rows.dtype)
     return _reduce(loss.reshape(target.shape) if x.ndim > 1 else loss.reshape(()), reduction)
 
@@ -239,7 +240,7 @@ def multi_margin_loss_backward(
     rows = _rows(cast(x, opmath(x.dtype)))
     violation, chosen = _hinge(rows, target, margin)
     slope = cast(violation > 0, rows.dtype) if p == 1 else 2 * violation
-    slope = jnp.where(chosen, -jnp.sum(slope, 1, keepdims=True), slope) / np.asarray(rows.shape[1], rows.dtype)
+    slope = quotient(jnp.where(chosen, -jnp.sum(slope, 1, keepdims=True), slope), rows.shape[1])
     grad = _share(cast(grad_output, rows.dtype), rows.shape[0], reduction) * _row_weights(weight, target, rows.dtype)
     return (slope * grad.reshape(-1, 1)).reshape(x.shape)
 
@@ -262,7 +263,7 @@ def _multilabel(x: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array, 
 def multilabel_margin_loss_forward(x: jax.Array, target: jax.Array, reduction: int) -> tuple[jax.Array, jax.Array]:
     rows = _rows(cast(x, opmath(x.dtype)))
     _, is_target, violation = _multilabel(rows, _rows(target))
-    loss = jnp.sum(violation, (1, 2)) / np.asarray(rows.shape[1], rows.dtype)
+    loss = quotient(jnp.sum(violation, (1, 2)), rows.shape[1])
     return _reduce(loss if x.ndim > 1 else loss.reshape(()), reduction), is_target.reshape(target.shape)
 
 
@@ -275,4 +276,4 @@ def multilabel_margin_loss_backward(
     active = cast(violation > 0, rows.dtype)
     slope = jnp.sum(active, 1) - jnp.sum(jnp.sum(active, 2, keepdims=True) * one_hot, 1)
     grad = _share(cast(grad_output, rows.dtype), rows.shape[0], reduction).reshape(-1, 1)
-    return (slope / np.asarray(rows.shape[1], rows.dtype) * grad).reshape(x.shape)
+    return (quotient(slope, rows.shape[1]) * grad).reshape(x.shape)

@@ -16,6 +16,7 @@ import numpy as np
 from jax import lax
 
 from torch_xla._src.ops.dtypes import cast, constant, is_complex, is_floating, is_integral, opmath, promote
+from torch_xla._src.ops.exact import quotient
 from torch_xla._src.ops.registry import OutSpec, lowers
 
 Fn = Callable[..., Any]
@@ -176,22 +177,28 @@ def floor_divide(a: jax.Array, b: jax.Array) -> jax.Array:
     if not is_floating(a):
         return jnp.floor_divide(a, b)
     rest = lax.rem(a, b)
-    quotient = (a - rest) / b
-    quotient = jnp.where((rest != 0) & ((b < 0) != (rest < 0)), quotient - 1, quotient)
-    floored = lax.floor(quotient)
-    floored = jnp.where(quotient - floored > 0.5, floored + 1, floored)
-    return jnp.where(b == 0, a / b, jnp.where(quotient != 0, floored, jnp.copysign(jnp.zeros_like(a), a / b)))
+    ratio = (a - rest) / b
+    ratio = jnp.where((rest != 0) & ((b < 0) != (rest < 0)), ratio - 1, ratio)
+    floored = lax.floor(ratio)
+    floored = jnp.where(ratio - floored > 0.5, floored + 1, floored)
+    return jnp.where(b == 0, a / b, jnp.where(ratio != 0, floored, jnp.copysign(jnp.zeros_like(a), a / b)))
 
 
 def _trunc_divide(a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.trunc(a / b) if is_floating(a) else lax.div(a, b)
 
 
+def _ratio(a: jax.Array, b: jax.Array, other: Any) -> jax.Array:
+    return a / b if isinstance(other, jax.Array) and other.shape == a.shape else quotient(a, other)
+
+
 @lowers("aten.div", "aten.true_divide", specs=True)
 def div(spec: OutSpec, self: Any, other: Any, rounding_mode: str | None = None) -> Any:
     a, b = jnp.broadcast_arrays(*operands(spec, self, other))
     if rounding_mode is None:
-        return a / b
+        return _ratio(a, b, other)
+    if rounding_mode == "trunc" and is_floating(a):
+        return jnp.trunc(_ratio(a, b, other))
     return floor_divide(a, b) if rounding_mode == "floor" else _trunc_divide(a, b)
 
 

@@ -12,7 +12,8 @@ import numpy as np
 from jax import lax
 
 from torch_xla._src.ops import dtypes
-from torch_xla._src.ops.dtypes import cast, opmath
+from torch_xla._src.ops.dtypes import cast, constant, opmath
+from torch_xla._src.ops.exact import quotient
 from torch_xla._src.ops.registry import OutSpec, lowers
 
 Dims = int | Sequence[int] | None
@@ -56,7 +57,7 @@ def nansum(spec: OutSpec, x: jax.Array, dim: Dims = None, keepdim: bool = False,
 def mean(spec: OutSpec, x: jax.Array, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> jax.Array:
     x = computing(x, spec.dtype)
     axes = axes_of(x, dim)
-    return jnp.sum(x, axes, keepdims=keepdim) / np.asarray(_size(x, axes), x.dtype)
+    return quotient(jnp.sum(x, axes, keepdims=keepdim), _size(x, axes))
 
 
 @lowers("aten.prod", specs=True)
@@ -184,14 +185,16 @@ def _var_mean(x: jax.Array, dim: Dims, correction: Any, keepdim: bool) -> tuple[
     x = cast(x, opmath(x.dtype))
     axes = axes_of(x, dim)
     size = _size(x, axes)
-    center = jnp.sum(x, axes, keepdims=True) / np.asarray(size, x.dtype)
+    center = quotient(jnp.sum(x, axes, keepdims=True), size)
     deviation = x - center
     square = deviation * deviation
     if dtypes.is_complex(x):
         square = jnp.real(deviation) ** 2 + jnp.imag(deviation) ** 2
     # No degrees of freedom left: 0/0 or x/0, as PyTorch.
-    freedom = cast(jnp.maximum(size - (1 if correction is None else correction), 0), square.dtype)
-    variance = jnp.sum(square, axes, keepdims=keepdim) / freedom
+    correction = 1 if correction is None else correction
+    known = constant(correction) is not None
+    freedom = max(size - correction, 0) if known else cast(jnp.maximum(size - correction, 0), square.dtype)
+    variance = quotient(jnp.sum(square, axes, keepdims=keepdim), freedom)
     return variance, center if keepdim else jnp.squeeze(center, axes)
 
 
