@@ -1,7 +1,8 @@
 """Division by a broadcast operand that stays a division.
 
-XLA turns `x / c`, for a constant or anything else that is broadcast, into `x * (1 / c)`, which is off by one unit in the last place for many x: 49 / 49 is not 1, the mean
-of 49 ones is not 1, and `floor` of such a quotient is off by one. PyTorch's CPU kernels divide.
+XLA turns `x / c`, for a constant or anything else that is broadcast, into `x * (1 / c)`, which is off by one unit in
+the last place for many x: 49 / 49 is not 1, the mean of 49 ones is not 1, and `floor` of such a quotient is off by one.
+PyTorch's CPU kernels divide.
 """
 
 from __future__ import annotations
