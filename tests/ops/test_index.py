@@ -9,9 +9,9 @@ import jax
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.testing._internal.common_methods_invocations import op_db
 
-from tests.ops.harness import CheckLowerings, check_opinfo, to_jax, to_torch
+from tests.ops.database import agrees, assert_agrees, assert_slot_agrees, entries
+from tests.ops.harness import to_jax, to_torch
 from torch_xla._src.ops.lower import lower, specs_of
 
 aten = torch.ops.aten
@@ -52,26 +52,14 @@ FEW = {
 }
 # (name, dtype) -> why the results differ from the CPU kernel's
 EXPECTED: dict[tuple[str, str], str] = {}
-ENTRIES = [op for op in op_db if op.name in NAMES]
 
 
-def run(op: Any, dtype: torch.dtype, backward: bool) -> None:
-    if dtype not in op.supported_dtypes("cpu"):
-        pytest.skip("no such CPU kernel")
-    failures = check_opinfo(op, dtype, samples=2, backward=backward)
-    reason = EXPECTED.get((op.full_name, str(dtype).removeprefix("torch.")))
-    assert not failures if reason is None else failures, failures or f"passes now: {reason}"
-
-
-@pytest.mark.parametrize("op", ENTRIES, ids=lambda op: op.full_name)
-def test_float32(op: Any) -> None:
-    run(op, torch.float32, backward=True)
-
-
-@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.bfloat16, torch.complex64], ids=str)
-@pytest.mark.parametrize("op", [o for o in ENTRIES if o.name in FEW], ids=lambda op: op.full_name)
-def test_other_dtypes(op: Any, dtype: torch.dtype) -> None:
-    run(op, dtype, backward=False)
+@pytest.mark.parametrize(
+    ("op", "dtype"),
+    entries(NAMES, torch.float32) + entries(FEW, torch.int64, torch.bool, torch.bfloat16, torch.complex64),
+)
+def test_op_db(op: Any, dtype: torch.dtype) -> None:
+    assert_agrees(op, dtype, EXPECTED)
 
 
 # Points that op_db leaves out: each is compared with the CPU kernel.
@@ -163,22 +151,13 @@ CASES: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_case(case: str) -> None:
-    torch.manual_seed(0)
-    mode = CheckLowerings()
-    with mode:
-        CASES[case]()
-    assert not mode.failures, mode.failures
+    agrees(CASES[case], rtol=None, atol=None)
 
 
 def test_scalar_slots() -> None:
     """Numbers that have become inputs of the program: 0-d weakly typed arrays under jit."""
     for op, args, number in SLOTS:
-        expected = op(*args, number)
-        with jax.enable_x64(True):
-            arrays = [to_jax(a) if isinstance(a, torch.Tensor) else a for a in args]
-            compiled = jax.jit(lambda n, op=op, arrays=arrays, e=expected: lower(op, [*arrays, n], {}, specs_of(e)))
-            (out,) = compiled(number)
-        torch.testing.assert_close(to_torch(out), expected)
+        assert_slot_agrees(op, args, number)
 
 
 SLOTS = [

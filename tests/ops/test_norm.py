@@ -7,9 +7,9 @@ from typing import Any
 import jax
 import pytest
 import torch
-from torch.testing._internal.common_methods_invocations import op_db
 
-from tests.ops.harness import CheckLowerings, check_opinfo, to_jax, to_torch
+from tests.ops.database import agrees, assert_agrees, entries
+from tests.ops.harness import CheckLowerings, to_jax, to_torch
 from torch_xla._src.ops.lower import lower, specs_of
 
 aten = torch.ops.aten
@@ -21,29 +21,12 @@ FORWARD_ONLY = {
 }
 
 
-@pytest.fixture(autouse=True)
-def seed() -> None:
-    torch.manual_seed(0)
+OTHERS = [case for dtype, names in FORWARD_ONLY.items() for case in entries(names, dtype)]
 
 
-def agrees(fn: Any, *args: Any, **kwargs: Any) -> None:
-    """Every aten call that `fn` makes gives, lowered, what the CPU gives."""
-    with CheckLowerings(rtol=1e-4, atol=1e-4) as mode:
-        fn(*args, **kwargs)
-    assert mode.calls
-    assert not mode.failures
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_float32(name: str) -> None:
-    for op in [o for o in op_db if o.name == name]:
-        assert not check_opinfo(op, torch.float32, samples=2), op.full_name
-
-
-@pytest.mark.parametrize(("dtype", "name"), [(d, n) for d, names in FORWARD_ONLY.items() for n in names], ids=str)
-def test_other_dtypes(dtype: torch.dtype, name: str) -> None:
-    for op in [o for o in op_db if o.name == name]:
-        assert not check_opinfo(op, dtype, samples=2, backward=False), op.full_name
+@pytest.mark.parametrize(("op", "dtype"), entries(NAMES, torch.float32) + OTHERS)
+def test_op_db(op: Any, dtype: torch.dtype) -> None:
+    assert_agrees(op, dtype)
 
 
 def batch(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, ...]:

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.testing._internal.common_methods_invocations import op_db
 
-from tests.ops.harness import CheckLowerings, check_opinfo
+from tests.ops.database import agrees, assert_agrees, entries
 
 aten = torch.ops.aten
 NAMES = [
@@ -29,26 +28,11 @@ EXPECTED: dict[tuple[str, str], str] = {
         "uint8",
     ): "the CPU kernel has 16-bit fixed-point weights: some values differ by 1 or 2"
 }
-ENTRIES = [op for op in op_db if op.name in NAMES]
 
 
-def run(op: Any, dtype: torch.dtype, backward: bool) -> None:
-    if dtype not in op.supported_dtypes("cpu"):
-        pytest.skip("no such CPU kernel")
-    failures = check_opinfo(op, dtype, samples=2, backward=backward)
-    reason = EXPECTED.get((op.full_name, str(dtype).removeprefix("torch.")))
-    assert not failures if reason is None else failures, failures or f"passes now: {reason}"
-
-
-@pytest.mark.parametrize("op", ENTRIES, ids=lambda op: op.full_name)
-def test_float32(op: Any) -> None:
-    run(op, torch.float32, backward=True)
-
-
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("op", [o for o in ENTRIES if o.name in FEW], ids=lambda op: op.full_name)
-def test_other_dtypes(op: Any, dtype: torch.dtype) -> None:
-    run(op, dtype, backward=False)
+@pytest.mark.parametrize(("op", "dtype"), entries(NAMES, torch.float32) + entries(FEW, torch.uint8, torch.bfloat16))
+def test_op_db(op: Any, dtype: torch.dtype) -> None:
+    assert_agrees(op, dtype, EXPECTED)
 
 
 # Points that op_db leaves out: each is compared with the CPU kernel.
@@ -65,8 +49,4 @@ CASES: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_case(case: str) -> None:
-    torch.manual_seed(0)
-    mode = CheckLowerings()
-    with mode:
-        CASES[case]()
-    assert not mode.failures, mode.failures
+    agrees(CASES[case], rtol=None, atol=None)

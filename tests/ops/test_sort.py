@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch.testing._internal.common_methods_invocations import op_db
 
-from tests.ops.harness import CheckLowerings, check_opinfo
+from tests.ops.database import agrees, assert_agrees, entries
 
 aten = torch.ops.aten
 NAMES = ["sort", "argsort", "topk", "kthvalue", "msort", "median", "nanmedian", "mode"]
@@ -21,26 +20,13 @@ EXPECTED: dict[tuple[str, str], str] = {
     ("msort", "bool"): "the CPU sort of 8000 elements with ties is not stable, ours is",
     ("msort", "bfloat16"): "the CPU sort of 8000 elements with ties is not stable, ours is",
 }
-ENTRIES = [op for op in op_db if op.name in NAMES]
 
 
-def run(op: Any, dtype: torch.dtype, backward: bool) -> None:
-    if dtype not in op.supported_dtypes("cpu"):
-        pytest.skip("no such CPU kernel")
-    failures = check_opinfo(op, dtype, samples=2, backward=backward)
-    reason = EXPECTED.get((op.full_name, str(dtype).removeprefix("torch.")))
-    assert not failures if reason is None else failures, failures or f"passes now: {reason}"
-
-
-@pytest.mark.parametrize("op", ENTRIES, ids=lambda op: op.full_name)
-def test_float32(op: Any) -> None:
-    run(op, torch.float32, backward=True)
-
-
-@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("op", [o for o in ENTRIES if o.name in FEW], ids=lambda op: op.full_name)
-def test_other_dtypes(op: Any, dtype: torch.dtype) -> None:
-    run(op, dtype, backward=False)
+@pytest.mark.parametrize(
+    ("op", "dtype"), entries(NAMES, torch.float32) + entries(FEW, torch.int64, torch.bool, torch.bfloat16)
+)
+def test_op_db(op: Any, dtype: torch.dtype) -> None:
+    assert_agrees(op, dtype, EXPECTED)
 
 
 # Points that op_db leaves out: each is compared with the CPU kernel.
@@ -76,8 +62,4 @@ CASES: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_case(case: str) -> None:
-    torch.manual_seed(0)
-    mode = CheckLowerings()
-    with mode:
-        CASES[case]()
-    assert not mode.failures, mode.failures
+    agrees(CASES[case], rtol=None, atol=None)

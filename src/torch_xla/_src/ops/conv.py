@@ -193,17 +193,17 @@ def convolution_backward(
 
 
 def _input_gradient(g: Any, x: Any, w: Any, where: tuple[Any, Any, Any], groups: int) -> jax.Array:
-    plain = lambda g, x, w: _transposed(g, w, *where, extra=_unseen(x, g, w, *where), groups=groups)  # noqa: E731
+    plain = lambda g, x, w: _transposed(g, w, *where, extra=_unseen(x, g, w, *where), groups=groups)
     if not _is_depthwise(x, w, groups):
         return plain(g, x, w)
     return lax.platform_dependent(g, x, w, cpu=lambda g, x, w: _input_gradient_on_cpu(g, x, w, *where), default=plain)
 
 
 def _grouped_weight_gradient(x: Any, g: Any, w: Any, where: tuple[Any, Any, Any], groups: int) -> jax.Array:
-    plain = lambda x, g, w: _weight_gradient(x, g, w.shape[2:], *where, groups=groups)  # noqa: E731
+    plain = lambda x, g, w: _weight_gradient(x, g, w.shape[2:], *where, groups=groups)
     if groups == 1 or groups > _UNROLLED or groups == x.shape[1]:  # one channel a group gains nothing
         return plain(x, g, w)
-    on_cpu = lambda x, g, w: _weight_gradient_on_cpu(x, g, w.shape[2:], where, groups)  # noqa: E731
+    on_cpu = lambda x, g, w: _weight_gradient_on_cpu(x, g, w.shape[2:], where, groups)
     return lax.platform_dependent(x, g, w, cpu=on_cpu, default=plain)
 
 

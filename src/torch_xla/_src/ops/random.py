@@ -111,7 +111,7 @@ def normal_functional(key: Any, x: jax.Array, mean: Any = 0.0, std: Any = 1.0, *
 @lowers("aten.normal", random=True, specs=True)
 def normal(key: Any, spec: OutSpec, mean: Any, std: Any = 1.0, size: Any = None, **_: Any) -> jax.Array:
     """Every overload of `normal`: mean and std are tensors, numbers or one of each."""
-    wide = lambda a: cast(a, _computing(spec.dtype)) if isinstance(a, jax.Array) and a.ndim else a  # noqa: E731
+    wide = lambda a: cast(a, _computing(spec.dtype)) if isinstance(a, jax.Array) and a.ndim else a
     return _normal(key, spec.shape, spec.dtype, wide(mean), wide(std))
 
 
@@ -273,7 +273,7 @@ def _draw_from_distribution(key: Any, weights: jax.Array, num_samples: int) -> j
     """Inverts the distribution function; float64 so that a category of weight 0 keeps an empty interval."""
     sums = lax.cummax(jnp.cumsum(cast(weights, jnp.float64), -1), axis=weights.ndim - 1)
     draws = _unit(key, (*weights.shape[:-1], num_samples), jnp.float64)
-    find = lambda row, draw: jnp.searchsorted(row / row[-1], draw, side="right")  # noqa: E731
+    find = lambda row, draw: jnp.searchsorted(row / row[-1], draw, side="right")
     return find(sums, draws) if weights.ndim == 1 else jax.vmap(find)(sums, draws)
 
 

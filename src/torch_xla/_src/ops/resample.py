@@ -327,7 +327,7 @@ def grid_sampler_backward(
     output_mask: Sequence[bool] = (True, True),
 ) -> tuple[jax.Array | None, jax.Array | None]:
     wide = dtypes.opmath(x.dtype)
-    sample = lambda x, grid: grid_sampler(x, grid, interpolation_mode, padding_mode, align_corners)  # noqa: E731
+    sample = lambda x, grid: grid_sampler(x, grid, interpolation_mode, padding_mode, align_corners)
     _, pull_back = jax.vjp(sample, x.astype(wide), grid.astype(wide))
     grad_x, grad_grid = pull_back(grad_output.astype(wide))
     return grad_x if output_mask[0] else None, grad_grid if output_mask[1] else None
