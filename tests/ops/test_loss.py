@@ -145,7 +145,7 @@ def test_ctc_loss(case: str, zero_infinity: bool) -> None:
     wanted = torch.autograd.grad(expected[0], log_probs, grad, retain_graph=True)[0]
     backward = (grad, log_probs.detach(), *args[:3], *(e.detach() for e in expected), *args[3:])
     with jax.enable_x64(True):
-        as_jax = lambda values: [to_jax(v) if isinstance(v, torch.Tensor) else v for v in values]  # noqa: E731
+        as_jax = lambda values: [to_jax(v) if isinstance(v, torch.Tensor) else v for v in values]
         got = lower(torch.ops.aten._ctc_loss.default, as_jax((log_probs, *args)), {}, specs_of(expected))
         got_grad = lower(
             torch.ops.aten._ctc_loss_backward.default,

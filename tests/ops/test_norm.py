@@ -55,7 +55,7 @@ def test_momentum_and_eps_as_slots() -> None:
     want = aten._native_batch_norm_legit_functional(*args, True, 0.25, 1e-3)
     with jax.enable_x64(True):
         arrays = [to_jax(a) for a in args]
-        run = lambda m, e: lower(  # noqa: E731
+        run = lambda m, e: lower(
             aten._native_batch_norm_legit_functional.default, [*arrays, True, m, e], {}, specs_of(want)
         )
         got = jax.jit(run)(0.25, 1e-3)
