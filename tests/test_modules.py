@@ -492,6 +492,7 @@ AUTOGRAD = {
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch's own, in jvp
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is not supported:FutureWarning")  # the same on Python 3.14
 @cases(AUTOGRAD)
 def test_autograd(case):
     same(case, 1e-5)

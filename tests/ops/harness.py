@@ -158,10 +158,15 @@ class CheckLowerings(TorchDispatchMode):
             )
 
 
-def check_opinfo(op: Any, dtype: torch.dtype, samples: int = 3, backward: bool = True) -> list[str]:
-    """Failures of an OpInfo's first samples, forward and (for floating dtypes) backward."""
+def check_opinfo(
+    op: Any, dtype: torch.dtype, samples: int = 3, backward: bool = True, tolerance: float | None = None
+) -> list[str]:
+    """Failures of an OpInfo's first samples, forward and (for floating dtypes) backward.
+
+    tolerance: relative and absolute; torch.testing's for the dtype if not given.
+    """
     load_families()  # here, so that a family that fails to import is not taken for a sample that the CPU refuses
-    mode = CheckLowerings()
+    mode = CheckLowerings(rtol=tolerance, atol=tolerance)
     grad = backward and op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
     if dtype in (torch.bfloat16, torch.float16):
         mode.rtol, mode.atol = 2e-2, 2e-2

@@ -28,7 +28,8 @@ def seed() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_float32(name: str) -> None:
     for op in [o for o in op_db if o.name == name]:
-        assert not check_opinfo(op, torch.float32, samples=2), op.full_name
+        # The CPU's blocked kernel adds in another order, and which one depends on the torch release.
+        assert not check_opinfo(op, torch.float32, samples=2, tolerance=5e-5), op.full_name
 
 
 @pytest.mark.parametrize(("dtype", "name"), [(d, n) for d, names in FORWARD_ONLY.items() for n in names], ids=str)
