@@ -128,3 +128,46 @@ def test_max_different_graphs():
         assert double(torch.ones(3, device="xla")).tolist() == [2, 2, 2]
     with pytest.raises(RuntimeError, match="Maximum number of different graphs allowed per function exceeded: 1"):
         double(torch.ones(4, device="xla"))
+
+
+def _windows(x):
+    return [(x[i : i + 2] * 1).cpu() for i in range(0, 10, 2)]  # a program per round
+
+
+def _elements(x):
+    return [(x[i] * 1).cpu() for i in range(-3, 8)]
+
+
+def _written(x):
+    y = torch.zeros_like(x)
+    for i in range(0, 10, 2):
+        y[i : i + 2] = x[i : i + 2] + i
+        y[i + 1] = i
+        y.sum().item()
+    return [y]
+
+
+@pytest.mark.parametrize("loop", [_windows, _elements, _written], ids=lambda f: f.__name__.strip("_"))
+def test_a_window_that_moves_is_one_program(loop):
+    """`x[i : i + n]` and `x[i]` in a loop, read or written: the start is an input from the second round on."""
+    data = torch.arange(40.0).reshape(10, 4)
+    x = data.to("xla")
+    torch_xla.sync(wait=True)
+    met.clear_all()
+    actual = loop(x)
+    assert met.counter_value("UncachedCompile") <= 3
+    for got, want in zip(actual, loop(data), strict=True):
+        assert got.tolist() == want.tolist()
+
+
+def test_minibatches_sliced_from_a_tensor_on_the_device():
+    x, y = torch.randn(64, 4).to("xla"), torch.randn(64, 1).to("xla")
+    model = torch.nn.Linear(4, 1).to("xla")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch_xla.sync(wait=True)
+    met.clear_all()
+    for i in range(0, 64, 8):
+        optimizer.zero_grad()
+        (model(x[i : i + 8]) - y[i : i + 8]).square().mean().backward()
+        optimizer.step()
+    assert met.counter_value("UncachedCompile") <= 2

@@ -71,9 +71,10 @@ class OpInfo:
         meta_kwargs = {k: _to_meta(v) for k, v in kwargs.items()}
         if self.factory:
             meta_kwargs["device"] = torch.device("meta")
+        meta_args = [_to_meta(a) for a in args]
         try:
             with torch._C.DisableTorchFunction():  # a default-device mode must not reach the kernel's own factories
-                result = self.meta_op(*[_to_meta(a) for a in args], **meta_kwargs)
+                result = self._call_meta(meta_args, meta_kwargs)
         except NotImplementedError:  # PyTorch has no meta kernel for this op
             return self._ask_lowering(args, kwargs)
         if isinstance(result, torch.Tensor):
@@ -83,6 +84,14 @@ class OpInfo:
         leaves, tree = pytree.tree_flatten(result, is_leaf=lambda x: x is None)
         specs = [spec_of(x) if isinstance(x, torch.Tensor) else None for x in leaves]
         return specs, _rebuilder(leaves, specs, tree)
+
+    def _call_meta(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if self.meta_op is not self.op:
+            try:
+                return self.meta_op(*args, **kwargs)
+            except RuntimeError:  # no view of tensors with these strides: the result is a copy
+                pass
+        return self.op(*args, **kwargs)
 
     def _ask_lowering(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Spec | None], Any]:
         from torch_xla._src.ops.dtypes import torch_dtype
