@@ -251,3 +251,50 @@ def test_programs_and_rows_that_are_not_used_any_more_are_dropped(monkeypatch):
     met.clear_all()
     assert (torch.ones(71, device="xla") + 1).sum().item() == 142
     assert counts("UncachedCompile") == (0,)
+
+
+def test_an_interrupt_at_any_line_of_the_recorder_loses_nothing():
+    """A KeyboardInterrupt can come between any two lines: what is recorded afterwards must still be right."""
+    import sys
+
+    from torch_xla._src.graph import recorder
+
+    budget = 0
+
+    def at_line(frame, event, argument):
+        nonlocal budget
+        if event == "line" and budget:
+            budget -= 1
+            if not budget:
+                raise KeyboardInterrupt
+        return at_line
+
+    def at_call(frame, event, argument):
+        return at_line if frame.f_code.co_filename == recorder.__file__ else None
+
+    kept = torch.arange(4.0).to("xla")
+    previous = sys.gettrace()
+    for line in range(1, 2000):
+        x, scale, budget = torch.arange(4.0).to("xla"), 1 + line / 7, line
+        sys.settrace(at_call)
+        try:
+            (x * scale + torch.empty(4, device="xla") + kept).sum()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(previous)
+        if budget:
+            break  # fewer lines than that
+        assert ((x + 1).tolist(), (x * 3).tolist(), x.tolist()) == ([1, 2, 3, 4], [0, 3, 6, 9], [0, 1, 2, 3])
+        assert kept.tolist() == [0, 1, 2, 3]
+    assert 50 < line < 1999
+
+
+def test_numbers_of_an_op_that_is_recorded_again_are_taken_once():
+    """`torch.empty` as an argument makes the recorder start the op again, after it has noted the op's numbers."""
+    x = torch.ones(3, device="xla")
+    for i in range(6):
+        exponent = torch.ones(3, device="xla") if i < 3 else torch.empty(3, device="xla")
+        (i + 1.5) ** exponent
+        first, second = x * (i * 2.5 + 1), x.add(x, alpha=i + 0.25)
+        assert (first[0].item(), second[0].item()) == (i * 2.5 + 1, i + 1.25)

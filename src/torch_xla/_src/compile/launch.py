@@ -33,6 +33,7 @@ class Launch:
         self.node, self.leaf_buffers = node, leaf_buffers
         self.live = [(number, value) for number, ref in enumerate(values) if (value := ref()) is not None]
         self.leaf_values = leaf_values
+        self.done = False  # whether the recording has been dealt with, and must not be launched again
 
     def inputs(self, floats: list[float], ints: list[int], keys: list[tuple[int, int]]) -> None:
         """The numbers and PRNG keys of this run."""
@@ -45,14 +46,17 @@ class Launch:
         interrupt leaves everything as it was, so that the recording can be launched again.
         """
         if not self.live:
+            self.done = True
             return
         try:
             outputs = self._outputs()
         except Exception as error:
             self._salvage(error)
+            self.done = True
             raise
-        metrics.count("ExecuteComputation")
+        self.done = True
         self._hand_over(self.live, outputs)
+        metrics.count("ExecuteComputation")
 
     def _outputs(self) -> list[Any]:
         try:

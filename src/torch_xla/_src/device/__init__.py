@@ -12,6 +12,7 @@ def install() -> None:
         attention,
         autocast,
         composite,
+        dynamo,
         functionalize,
         guard,
         identity,
@@ -26,6 +27,7 @@ def install() -> None:
     functionalize.install()
     attention.install()
     composite.install()
+    dynamo.install()
     autocast.install()
     identity.install()
     optim.install()

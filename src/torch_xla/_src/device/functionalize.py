@@ -4,6 +4,7 @@
   is slow Python, a third of the host time of an optimizer step. Here the shapes of the results are compared instead.
 * It takes an empty list of tensors (`max_exp_avg_sqs` of `_fused_adam_`) for one that is not functional, and refuses.
 * The meta kernels of `exponential_` and its like refuse a generator.
+* `_pack_padded_sequence` returns a tensor that must stay on the host.
 * `native_batch_norm` writes its running statistics although its schema does not say so.
 
 The kernels serve any functional tensor (torch.compile traces with them), not only those on device xla.
@@ -107,6 +108,13 @@ def _native_batch_norm(
     return _aten._native_batch_norm_legit.default(x, weight, bias, running_mean, running_var, training, momentum, eps)
 
 
+def _pack_padded_sequence(x: Any, lengths: Any, batch_first: bool) -> Any:
+    """As the CPU kernel; the batch sizes stay on the host, where PyTorch's kernel for this key would wrap them."""
+    with torch._C._ExcludeDispatchKeyGuard(_KEY):
+        data, batch_sizes = _aten._pack_padded_sequence(_unwrap(x), lengths, batch_first)
+        return (torch._to_functional_tensor(data) if _is_functional(x) else data), batch_sizes
+
+
 def install() -> None:
     """Registers the kernels."""
     with warnings.catch_warnings():
@@ -114,3 +122,4 @@ def install() -> None:
         for op, functional in _pairs():
             _library.impl(op, _in_place(op, functional))
         _library.impl("native_batch_norm", _native_batch_norm)
+        _library.impl("_pack_padded_sequence", _pack_padded_sequence)

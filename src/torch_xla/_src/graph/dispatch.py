@@ -191,6 +191,12 @@ def _has_same_storage_numel(op: Any, args: Sequence[Any], kwargs: dict[str, Any]
     return bool(args[0].numel() == args[1].numel())
 
 
+@handles(aten._nested_tensor_from_mask_left_aligned.default)
+def _no_nested_tensors(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """TransformerEncoder asks before it makes a nested tensor, which it never does on device xla."""
+    return False
+
+
 @handles(aten.is_pinned.default)
 def _is_pinned(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     return False

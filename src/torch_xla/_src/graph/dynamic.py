@@ -9,6 +9,7 @@ import torch
 
 from torch_xla._src.graph import fallback
 from torch_xla._src.graph.dispatch import aten, dispatch, download, handles
+from torch_xla._src.graph.opinfo import host_leaf
 from torch_xla._src.graph.recorder import RECORDER
 from torch_xla._src.graph.tensor import XlaTensor
 
@@ -191,3 +192,16 @@ def _unique_consecutive(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) ->
     )
     values, number, lengths = _runs(flat, inverse, counts)
     return values, _record(aten.view_copy.default, number, list(x.shape)) if inverse else number, lengths
+
+
+@handles(aten._pack_padded_sequence.default)
+def _pack_padded_sequence(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Rows of the sequences that are that long, time step by time step; (data on the device, batch sizes on the host)."""
+    x, lengths, batch_first = args
+    steps = x.shape[1] if batch_first else x.shape[0]
+    batch = x.shape[0] if batch_first else x.shape[1]
+    # The CPU kernel on the numbers of the rows checks the lengths, and says which rows make the result.
+    numbers = torch.arange(steps * batch).view((batch, steps) if batch_first else (steps, batch))
+    rows, batch_sizes = aten._pack_padded_sequence(numbers[..., None], lengths, batch_first)
+    flat = _record(aten.view_copy.default, x, [steps * batch, *x.shape[2:]])
+    return _record(aten.index_select.default, flat, 0, host_leaf(rows[:, 0])), batch_sizes

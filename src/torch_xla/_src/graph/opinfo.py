@@ -14,8 +14,15 @@ from torch_xla._src.graph.tensor import DEVICE, XlaTensor, inner_of_value
 from torch_xla._src.graph.value import Spec, Value
 from torch_xla._src.runtime import metrics, transfer
 
-# Arguments that PyTorch lets stand on the host whatever the device of the others: indices, and 0-d tensors anywhere.
-_HOST_INDICES = {"aten::index", "aten::index_put", "aten::_unsafe_index", "aten::_unsafe_index_put"}
+# Ops some arguments of which PyTorch lets stand on the host; 0-d tensors may anywhere.
+_HOST_ARGUMENTS = {
+    "aten::_ctc_loss",  # lengths
+    "aten::_ctc_loss_backward",
+    "aten::index",
+    "aten::index_put",
+    "aten::_unsafe_index",
+    "aten::_unsafe_index_put",
+}
 _META_CACHE: dict[Any, tuple[list[Spec | None], Any]] = {}
 
 
@@ -66,7 +73,8 @@ class OpInfo:
 
     def _ask_meta(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Spec | None], Any]:
         if self.op in SHAPES:
-            return list(SHAPES[self.op](args)), tuple
+            specs: list[Spec | None] = list(SHAPES[self.op]([*args, *kwargs.values()]))
+            return specs, None if len(self.op._schema.returns) == 1 else tuple
         metrics.count("MetaKernelCalls")
         meta_kwargs = {k: _to_meta(v) for k, v in kwargs.items()}
         if self.factory:
@@ -116,7 +124,7 @@ class OpInfo:
             return [self.adopt(x) for x in a]
         if not isinstance(a, torch.Tensor) or type(a) is XlaTensor:
             return a
-        if a.device.type != "cpu" or (a.ndim and self.op._schema.name not in _HOST_INDICES):
+        if a.device.type != "cpu" or (a.ndim and self.op._schema.name not in _HOST_ARGUMENTS):
             raise RuntimeError(
                 f"Expected all tensors to be on the same device, but found at least two devices, {DEVICE} and "
                 f"{a.device}! ({self.op._schema.name}: move the tensor of shape {list(a.shape)} with .to('xla'))"

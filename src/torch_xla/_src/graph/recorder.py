@@ -71,20 +71,33 @@ class Recorder:
         self.in_optimizer = False  # while an optimizer's step() runs: see Note [Scalar slots]
         self.replayed = self.rebuilt = 0  # rows, since the process started
         self.num_cuts = 0
-        self.failed: set[Any] = set()  # calls whose lowering failed: see `Launch.recover`
+        self.failed: set[Any] = set()  # calls whose lowering failed: see `recovery.recover`
+        # The pending recording: the last row; weak references to its outputs and leaves; what its slots and keys hold.
+        self.node: Row
+        self.values: list[ValueRef | Callable[[], None]]
+        self.leaf_values: list[ValueRef]
+        self.leaf_buffers: list[Any]
+        self.leaf_specs: list[Spec]
+        self.floats: list[float]
+        self.ints: list[int]
+        self.keys: list[tuple[int, int]]
+        self.uploads: dict[int, int]  # hash of the user's stack -> rows there were at its last upload
         self._restart()
 
     def _restart(self) -> None:
-        self.generation += 1
-        self.node = self.root
-        self.values: list[ValueRef | Callable[[], None]] = []
-        self.leaf_values: list[ValueRef] = []
-        self.leaf_buffers: list[Any] = []
-        self.leaf_specs: list[Spec] = []
-        self.floats: list[float] = []
-        self.ints: list[int] = []
-        self.keys: list[tuple[int, int]] = []
-        self.uploads: dict[int, int] = {}  # hash of the user's stack -> rows there were at its last upload
+        # One C call, so that an interrupt finds either the old recording or the new one.
+        self.__dict__.update(
+            generation=self.generation + 1,
+            node=self.root,
+            values=[],
+            leaf_values=[],
+            leaf_buffers=[],
+            leaf_specs=[],
+            floats=[],
+            ints=[],
+            keys=[],
+            uploads={},
+        )
 
     # ---- recording -------------------------------------------------------------------------------------------------
 
@@ -94,35 +107,49 @@ class Recorder:
         Raises what PyTorch's meta kernel raises for wrong arguments; then the recording is as it was.
         """
         with self.lock:
-            num_leaves = len(self.leaf_specs)
+            mark = (self.node, len(self.values), len(self.leaf_specs), len(self.floats), len(self.ints), len(self.keys))
             try:
                 row = self._replay(op, args, kwargs)
                 if row is None:
                     row = self._relax(op, args, kwargs) or self._add(op, args, kwargs)
-            except _ForeignTensor:
-                self._forget_leaves(num_leaves)
-                info = op_info(op)
-                return self.record(op, info.adopt_host_tensors(args), {k: info.adopt(v) for k, v in kwargs.items()})
-            except _UnsetTensor as unset:
-                self._forget_leaves(num_leaves)
-                self._record_empty(unset.value)
-                return self.record(op, args, kwargs)
-            except OnlyOnCpu:
-                from torch_xla._src.graph import fallback
+                outs = self._emit(row)
+            except BaseException as error:
+                self._rewind(*mark)
+                return self._retry(error, op, args, kwargs)
+            if row.depth >= MAX_ROWS:
+                self.cut()
+            return outs
 
-                self._forget_leaves(num_leaves)
-                return fallback.run(op, args, kwargs)
-            except BaseException:
-                self._forget_leaves(num_leaves)
-                raise
-            return self._emit(row)
+    def _retry(self, error: BaseException, op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Records an op again after what stood in its way has been dealt with; raises `error` if that is not known."""
+        if isinstance(error, _ForeignTensor):
+            info = op_info(op)
+            return self.record(op, info.adopt_host_tensors(args), {k: info.adopt(v) for k, v in kwargs.items()})
+        if isinstance(error, _UnsetTensor):
+            self._record_empty(error.value)
+            return self.record(op, args, kwargs)
+        if isinstance(error, OnlyOnCpu):
+            from torch_xla._src.graph import fallback
+
+            return fallback.run(op, args, kwargs)
+        raise error
+
+    def _rewind(self, node: Row, values: int, leaves: int, floats: int, ints: int, keys: int) -> None:
+        """Takes back all that a failed or interrupted `record` has added."""
+        self.node = node
+        for ref in self.leaf_values[leaves:]:
+            if (value := ref()) is not None:
+                value.generation = -1
+        del self.leaf_values[leaves:], self.leaf_buffers[leaves:], self.leaf_specs[leaves:]
+        del self.values[values:], self.floats[floats:], self.ints[ints:], self.keys[keys:]
 
     def _record_empty(self, value: Value) -> None:
         """Gives an unset Value a row of the recording."""
-        spec = value.spec
-        value.generation, value.index = self.generation, len(self.values)
-        self.record(_EMPTY, [list(spec.shape)], {"dtype": spec.dtype})
-        self.values[value.index] = weakref.ref(value)
+        index = len(self.values)
+        self.record(_EMPTY, [list(value.spec.shape)], {"dtype": value.spec.dtype})
+        self.values[index] = weakref.ref(value)
+        value.index = index
+        value.generation = self.generation
 
     def _replay(self, op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Row | None:
         """The known row that this call is, or None."""
@@ -180,17 +207,13 @@ class Recorder:
             if value.generation == UNSET:
                 raise _UnsetTensor(value)
             raise value.error or AssertionError("an xla tensor holds neither a buffer nor a place in the recording")
-        value.generation, value.index = self.generation, -1 - len(self.leaf_specs)
+        # The Value says last that it is a leaf: `_rewind` finds it if an interrupt comes in between.
         self.leaf_values.append(weakref.ref(value))
         self.leaf_buffers.append(value.buffer)
         self.leaf_specs.append(value.spec)
+        value.index = -len(self.leaf_specs)
+        value.generation = self.generation
         return value.index
-
-    def _forget_leaves(self, num_leaves: int) -> None:
-        for value in self.leaf_values[num_leaves:]:
-            if (v := value()) is not None:
-                v.generation = -1
-        del self.leaf_values[num_leaves:], self.leaf_buffers[num_leaves:], self.leaf_specs[num_leaves:]
 
     # ---- new rows --------------------------------------------------------------------------------------------------
 
@@ -255,8 +278,6 @@ class Recorder:
             value = Value(spec, None, generation, len(values))
             values.append(weakref.ref(value))
             outs.append(inner_of_value(value))
-        if row.depth >= MAX_ROWS:
-            self.cut()
         return outs[0] if row.rebuild is None else row.rebuild(outs)
 
     def forbid(self, row: Row) -> None:
@@ -303,10 +324,9 @@ class Recorder:
                 launch.inputs(self.floats, self.ints, self.keys)
                 try:
                     launch.run()
-                except Exception:
-                    self._restart()
-                    raise
-                self._restart()  # not after an interrupt: the recording stays pending
+                finally:
+                    if launch.done:  # an interrupt before that leaves the recording pending
+                        self._restart()
 
     def last_recording(self) -> int:
         """Identifies the pending recording among all known ones."""

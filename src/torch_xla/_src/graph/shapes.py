@@ -20,4 +20,15 @@ def _ctc_loss(args: Sequence[Any]) -> list[Spec]:
     return [loss, Spec((batch, time, 2 * targets.shape[-1] + 1), log_probs.dtype)]
 
 
-SHAPES: dict[Any, Callable[[Sequence[Any]], list[Spec]]] = {aten._ctc_loss.Tensor: _ctc_loss}
+def _grouped_mm(args: Sequence[Any]) -> list[Spec]:
+    """Products of groups of rows, columns or matrices; PyTorch's meta kernel knows bfloat16 only."""
+    left, right = args[0].shape, args[1].shape
+    groups = args[2].shape[0] if len(left) == len(right) == 2 else left[0]
+    stacked = len(left) == len(right)
+    return [Spec((groups, left[-2], right[-1]) if stacked else (left[-2], right[-1]), args[0].dtype)]
+
+
+SHAPES: dict[Any, Callable[[Sequence[Any]], list[Spec]]] = {
+    aten._ctc_loss.Tensor: _ctc_loss,
+    aten._grouped_mm.default: _grouped_mm,
+}
