@@ -54,8 +54,11 @@ class Launch:
             self._salvage(error)
             self.done = True
             raise
+        # First of all, lest an interrupt leaves parameters whose old buffers were donated without the new ones.
+        for (_, value), buffer in zip(self.live, outputs):
+            value.buffer = buffer
         self.done = True
-        self._hand_over(self.live, outputs)
+        _remember(outputs)
         metrics.count("ExecuteComputation")
 
     def _outputs(self) -> list[Any]:
@@ -111,10 +114,14 @@ class Launch:
         return sys.getrefcount(self.leaf_buffers[leaf]) == _SOLE_OWNER
 
     def _hand_over(self, values: list[tuple[int, Value]], outputs: list[Any]) -> None:
-        global _last
-        _last = weakref.ref(outputs[-1])
         for (_, value), buffer in zip(values, outputs, strict=True):
             value.buffer = buffer
+        _remember(outputs)
+
+
+def _remember(outputs: list[Any]) -> None:
+    global _last
+    _last = weakref.ref(outputs[-1])
 
 
 _last: weakref.ref[Any] | None = None  # an output of the last launch: programs of a device finish in order

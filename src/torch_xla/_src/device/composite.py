@@ -26,8 +26,32 @@ def _logdet(matrix: torch.Tensor) -> torch.Tensor:
     return logarithm + sign.log()
 
 
+def _fill_diagonal_(x: torch.Tensor, fill_value: Any, wrap: bool = False) -> torch.Tensor:
+    """Writes where all indices are equal (in a tall matrix with `wrap`, again below each square).
+
+    Stock torch writes through as_strided, which needs a storage.
+    """
+    if x.ndim < 2 or (x.ndim > 2 and len(set(x.shape)) > 1):
+        raise RuntimeError("fill_diagonal_ needs a matrix, or a tensor all dimensions of which are of equal length")
+    index = [torch.arange(n, device=x.device).view([-1] + [1] * (x.ndim - 1 - d)) for d, n in enumerate(x.shape)]
+    first = index[0] % (x.shape[1] + 1) if wrap and x.ndim == 2 else index[0]
+    diagonal = first == index[1]
+    for other in index[2:]:
+        diagonal = diagonal & (first == other)
+    return x.masked_fill_(diagonal, fill_value)
+
+
+def _ctc_loss(log_probs: torch.Tensor, targets: torch.Tensor, *lengths_and_options: Any) -> torch.Tensor:
+    """Lengths usually come on the host: on the device they are inputs of the program, not constants."""
+    input_lengths, target_lengths, *options = lengths_and_options
+    lengths = [t.to(log_probs.device) for t in (input_lengths, target_lengths)]
+    return _aten.ctc_loss.Tensor.decompose(log_probs, targets, *lengths, *options)
+
+
 def install() -> None:
     """Registers the kernels."""
     _library.impl("linalg_det", _det)
     _library.impl("linalg_slogdet", _slogdet)
     _library.impl("logdet", _logdet)
+    _library.impl("fill_diagonal_", _fill_diagonal_)
+    _library.impl("ctc_loss.Tensor", _ctc_loss)

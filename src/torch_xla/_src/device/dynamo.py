@@ -29,7 +29,7 @@ class _Loader(importlib.abc.Loader):
         self.original = original
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        return self.original.create_module(spec)  # type: ignore[no-any-return]
+        return self.original.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
         self.original.exec_module(module)

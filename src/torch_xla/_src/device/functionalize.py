@@ -52,9 +52,20 @@ def _write(target: Any, result: Any) -> None:
         )
     if result.dtype != target.dtype:
         result = result.to(target.dtype)
-    torch._functionalize_replace(target, result)
+    torch._functionalize_replace(target, _with_strides_of(target, result))
     torch._functionalize_commit_update(target)
     torch._functionalize_sync(target)
+
+
+def _with_strides_of(target: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    """A fresh result that reports the strides of the tensor it is written to: an in-place op does not change them."""
+    value = getattr(result, "value", None)
+    if value is None or target.stride() == result.stride():
+        return result
+    from torch_xla._src.graph.tensor import inner_of_value
+
+    value.spec = value.spec._replace(strides=None if target.is_contiguous() else tuple(target.stride()))
+    return inner_of_value(value)
 
 
 def _in_place(op: Any, functional: Any) -> Callable[..., Any]:
@@ -82,6 +93,10 @@ def _in_place(op: Any, functional: Any) -> Callable[..., Any]:
 _OTHERS = (
     "_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_", "_amp_foreach_non_finite_check_and_unscale_",
     "cauchy_", "exponential_", "geometric_", "log_normal_",
+    # Their functional forms return contiguous tensors, which would change the strides of a transposed target.
+    "masked_fill_", "masked_scatter_", "index_add_", "index_copy_", "index_fill_", "index_reduce_", "scatter_",
+    "scatter_add_", "scatter_reduce_", "put_", "cumsum_", "cumprod_", "bernoulli_", "tril_", "triu_", "addmm_", "addbmm_",
+    "baddbmm_", "addmv_", "addr_", "renorm_",
 )  # fmt: skip
 
 
@@ -96,7 +111,7 @@ def _pairs() -> list[tuple[Any, Any]]:
         for overload in packet.overloads() if packet and functional else ():
             if hasattr(functional, overload):
                 pairs.append((getattr(packet, overload), getattr(functional, overload)))
-    return pairs
+    return [*pairs, (_aten.bernoulli_.float, _aten.bernoulli.p)]
 
 
 def _native_batch_norm(

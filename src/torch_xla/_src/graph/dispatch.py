@@ -115,7 +115,7 @@ def upload_like(spec: Spec, source: torch.Tensor) -> XlaTensor:
         source = source.to(spec.dtype)
     if tuple(source.shape) != spec.shape:
         source = source.expand(spec.shape)
-    return inner_of_value(Value(Spec(spec.shape, spec.dtype, None), transfer.upload(source)))
+    return inner_of_value(Value(spec, transfer.upload(source)))
 
 
 def _check_has_data(source: torch.Tensor) -> None:
@@ -262,3 +262,4 @@ def _record_random(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 tensors.dispatch = dispatch
 from torch_xla._src.graph import dynamic as _dynamic  # noqa: E402, F401  (registers handlers)
 from torch_xla._src.graph import slicing as _slicing  # noqa: E402, F401  (registers handlers)
+from torch_xla._src.graph import views as _views  # noqa: E402, F401  (registers handlers)

@@ -16,8 +16,6 @@ from torch_xla._src.runtime import metrics, transfer
 
 # Ops some arguments of which PyTorch lets stand on the host; 0-d tensors may anywhere.
 _HOST_ARGUMENTS = {
-    "aten::_ctc_loss",  # lengths
-    "aten::_ctc_loss_backward",
     "aten::index",
     "aten::index_put",
     "aten::_unsafe_index",

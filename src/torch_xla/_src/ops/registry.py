@@ -52,7 +52,8 @@ def lowers(
 
     def register(fn: Callable[..., Any]) -> Callable[..., Any]:
         for name in names:
-            if name in _TABLE:
+            # The same module may register again: its first import was interrupted.
+            if name in _TABLE and _TABLE[name].fn.__module__ != fn.__module__:
                 raise ValueError(
                     f"{name} is already lowered by {_TABLE[name].fn.__module__}.{_TABLE[name].fn.__name__}"
                 )

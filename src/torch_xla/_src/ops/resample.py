@@ -331,3 +331,28 @@ def grid_sampler_backward(
     _, pull_back = jax.vjp(sample, x.astype(wide), grid.astype(wide))
     grad_x, grad_grid = pull_back(grad_output.astype(wide))
     return grad_x if output_mask[0] else None, grad_grid if output_mask[1] else None
+
+
+# ---- affine grids
+
+
+def _affine_base(size: Sequence[int], align_corners: bool, dtype: Any) -> jax.Array:
+    """Homogeneous coordinates of the pixels, [*spatial, dims + 1], the last spatial dim first."""
+    axes = []
+    for n in size[2:]:
+        line = jnp.linspace(-1, 1, n, dtype=dtype) if n > 1 else jnp.zeros(n, dtype)
+        axes.append(line if align_corners else line * (n - 1) / n)
+    grids = jnp.meshgrid(*axes, indexing="ij")
+    return jnp.stack([*grids[::-1], jnp.ones_like(grids[0])], -1)
+
+
+@lowers("aten.affine_grid_generator")
+def affine_grid_generator(theta: jax.Array, size: Sequence[int], align_corners: bool) -> jax.Array:
+    """Coordinates [batch, *spatial, dims] of an affine map [batch, dims, dims + 1]."""
+    return jnp.einsum("...k,bjk->b...j", _affine_base(size, align_corners, theta.dtype), theta)
+
+
+@lowers("aten.affine_grid_generator_backward")
+def affine_grid_generator_backward(grad: jax.Array, size: Sequence[int], align_corners: bool) -> jax.Array:
+    base = _affine_base(size, align_corners, grad.dtype).reshape(-1, len(size) - 1)
+    return jnp.einsum("bpj,pk->bjk", grad.reshape(grad.shape[0], -1, grad.shape[-1]), base)
