@@ -27,6 +27,7 @@ import torch  # noqa: E402  (only after the environment is set)
 import torch_xla  # noqa: E402
 
 torch.set_num_threads(1)
+pytest.register_assert_rewrite("tests.same", "tests.ops.database")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -81,7 +81,19 @@ def _encoder_with_padding(device):
     return y[0], y[1, :2]  # what stands at padded places is nobody's business
 
 
+def _solve(transposed):
+    def run(device):
+        a, b = (_draw(3, 3) + 3 * torch.eye(3)).to(device).requires_grad_(), _draw(3, 2).to(device).requires_grad_()
+        x = torch.linalg.solve(a.t() if transposed else a, b)
+        x.square().sum().backward()
+        return x, a.grad, b.grad, torch.linalg.det(a.t() if transposed else a)
+
+    return run
+
+
 CASES = {
+    "solve": _solve(False),
+    "solve, transposed": _solve(True),
     "masked_fill_ of a transposed": _transposed("masked_fill_", torch.eye(3, 2, dtype=torch.bool), 9.0),
     "index_add_ to a transposed": _transposed("index_add_", 0, torch.tensor([0, 2]), torch.ones(2, 2)),
     "scatter_ to a transposed": _transposed("scatter_", 0, torch.zeros(1, 2, dtype=torch.long), torch.ones(1, 2)),

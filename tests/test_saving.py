@@ -206,6 +206,7 @@ def test_queue_to_another_process():
     assert queue.get().tolist() == [1, 1]
 
 
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated:UserWarning")  # torch's own, in 2.9
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")  # what no_dist means
 def test_distributed_checkpoint_in_one_process(tmp_path):
     import torch.distributed.checkpoint as dcp

@@ -9,7 +9,7 @@ import torch
 _library = torch.library.Library("aten", "IMPL", "AutogradXLA")
 _aten = torch.ops.aten
 
-# PyTorch's derivative of a determinant reads the LU factors as those of the transpose if the matrix is contiguous, as
+# PyTorch's derivatives of a determinant and (in torch 2.9) of a solution read the LU factors as those of the transpose if the matrix is contiguous, as
 # LAPACK would have it. Lowerings see no strides and follow that convention, so the matrix is made contiguous first.
 
 
@@ -24,6 +24,13 @@ def _slogdet(matrix: torch.Tensor) -> Any:
 def _logdet(matrix: torch.Tensor) -> torch.Tensor:
     sign, logarithm = _slogdet(matrix)
     return logarithm + sign.log()
+
+
+def _solve_ex(matrix: torch.Tensor, b: torch.Tensor, *, left: bool = True, check_errors: bool = False) -> Any:
+    result, _, _, info = _aten._linalg_solve_ex(matrix.contiguous(), b, left=left, check_errors=False)
+    if check_errors:
+        _aten._linalg_check_errors(info, "linalg.solve_ex", is_matrix=matrix.ndim == 2)
+    return result, info
 
 
 def _fill_diagonal_(x: torch.Tensor, fill_value: Any, wrap: bool = False) -> torch.Tensor:
@@ -53,5 +60,6 @@ def install() -> None:
     _library.impl("linalg_det", _det)
     _library.impl("linalg_slogdet", _slogdet)
     _library.impl("logdet", _logdet)
+    _library.impl("linalg_solve_ex", _solve_ex)
     _library.impl("fill_diagonal_", _fill_diagonal_)
     _library.impl("ctc_loss.Tensor", _ctc_loss)

@@ -115,7 +115,13 @@ def _enough_to_sample(args: Sequence[Any]) -> None:
         raise RuntimeError("cannot sample n_sample > prob_dist.size(-1) samples without replacement")
 
 
+def _integer_indices(args: Sequence[Any]) -> None:
+    if args[1].dtype not in (torch.int32, torch.int64):
+        raise RuntimeError(f"expected the indices of an embedding to be int32 or int64, but got {args[1].dtype}")
+
+
 ARGUMENTS: dict[Any, Callable[[Sequence[Any]], None]] = {
+    aten.embedding.default: _integer_indices,
     aten.mm.default: _same_dtype(0, 1),
     aten.bmm.default: _same_dtype(0, 1),
     aten.mv.default: _same_dtype(0, 1),

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 
-from torch_xla._src.graph.shapes import SHAPES
+from torch_xla._src.graph.shapes import SHAPES, WITHOUT_META
 from torch_xla._src.graph.tensor import DEVICE, XlaTensor, inner_of_value
 from torch_xla._src.graph.value import Spec, Value
 from torch_xla._src.runtime import metrics, transfer
@@ -81,7 +81,11 @@ class OpInfo:
         try:
             with torch._C.DisableTorchFunction():  # a default-device mode must not reach the kernel's own factories
                 result = self._call_meta(meta_args, meta_kwargs)
+        except AssertionError as error:  # some Python meta kernels assert what C++ kernels check
+            raise RuntimeError(str(error)) from error
         except NotImplementedError:  # PyTorch has no meta kernel for this op
+            if self.op in WITHOUT_META:
+                return list(WITHOUT_META[self.op](args)), tuple
             return self._ask_lowering(args, kwargs)
         if isinstance(result, torch.Tensor):
             return [spec_of(result)], None
@@ -109,7 +113,7 @@ class OpInfo:
         if isinstance(shapes, list) and len(self.op._schema.returns) > 1:
             shapes = tuple(shapes)
         leaves, tree = pytree.tree_flatten(shapes)
-        specs: list[Spec | None] = [Spec(tuple(s.shape), torch_dtype(s.dtype)) for s in leaves]
+        specs: list[Spec | None] = [None if s is None else Spec(tuple(s.shape), torch_dtype(s.dtype)) for s in leaves]
         return specs, None if not isinstance(shapes, (list, tuple)) else _rebuilder(leaves, specs, tree)
 
     def adopt_host_tensors(self, args: Sequence[Any]) -> list[Any]:

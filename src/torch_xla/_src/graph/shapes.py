@@ -28,7 +28,18 @@ def _grouped_mm(args: Sequence[Any]) -> list[Spec]:
     return [Spec((groups, left[-2], right[-1]) if stacked else (left[-2], right[-1]), args[0].dtype)]
 
 
+def _attention_backward(args: Sequence[Any]) -> list[Spec | None]:
+    """Gradients of query, key, value and bias. torch 2.9 has no meta kernel for it."""
+    return [None if x is None else Spec(x.value.spec.shape, x.dtype) for x in args[1:5]]
+
+
+# Asked instead of PyTorch's meta kernel.
 SHAPES: dict[Any, Callable[[Sequence[Any]], list[Spec]]] = {
     aten._ctc_loss.Tensor: _ctc_loss,
     aten._grouped_mm.default: _grouped_mm,
+}
+
+# Asked where PyTorch has no meta kernel.
+WITHOUT_META: dict[Any, Callable[[Sequence[Any]], Sequence[Spec | None]]] = {
+    aten._scaled_dot_product_fused_attention_overrideable_backward.default: _attention_backward,
 }

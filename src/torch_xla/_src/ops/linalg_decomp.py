@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import jax.scipy.linalg
 import numpy as np
+import torch
 from jax import lax
 
 from torch_xla._src.ops import dtypes
@@ -232,12 +234,25 @@ def _factored(a: jax.Array) -> tuple[Any, Any]:
     return packed, pivots
 
 
+@functools.cache
+def _solve_factorises_the_transpose() -> bool:
+    """Whether this torch's derivative of `solve` takes the LU factors of a contiguous real matrix as its transpose's.
+
+    That has changed between releases, so the CPU kernel is asked.
+    """
+    matrix = torch.tensor([[1.0, 2.0], [3.0, 4.0]], device="cpu")
+    factors = torch.ops.aten._linalg_solve_ex(matrix, torch.ones(2, device="cpu"))[1]
+    return factors[0, 0].item() == 2.0  # the pivot of the transpose's first column; of the matrix's it is 3
+
+
 @lowers("aten._linalg_solve_ex")
 def linalg_solve_ex(A: Any, B: Any, *, left: bool = True, check_errors: bool = False) -> tuple[Any, Any, Any, Any]:
     vector = B.ndim == 1 or (B.ndim == A.ndim - 1 and B.shape == A.shape[:-1])
     packed, pivots, _ = _lu(A)
     b = B[..., None] if vector else B
     x = linalg_lu_solve(packed, pivots, b, left=left or vector)
+    if _solve_factorises_the_transpose() and not dtypes.is_complex(A):
+        packed, pivots, _ = _lu(A.mT)
     return x[..., 0] if vector else x, packed, pivots, _lu_info(packed)
 
 

@@ -76,7 +76,7 @@ def infer(overload: Any, args: Any, kwargs: Any) -> Any:
     """What `overload` returns, as jax.ShapeDtypeStructs, for such arguments, from its lowering; None if that cannot tell."""
     load_families()
     lowering = lookup(overload)
-    if lowering is None or lowering.specs or lowering.random:
+    if lowering is None or lowering.specs:
         return None
     flat, tree = pytree.tree_flatten((args, kwargs))
     places = [i for i, a in enumerate(flat) if isinstance(a, jax.ShapeDtypeStruct)]
@@ -86,7 +86,8 @@ def infer(overload: Any, args: Any, kwargs: Any) -> Any:
         for i, array in zip(places, arrays, strict=True):
             filled[i] = array
         inner_args, inner_kwargs = pytree.tree_unflatten(filled, tree)
-        return lowering.fn(*inner_args, **inner_kwargs)
+        key = [jax.random.key(0)] if lowering.random else []
+        return lowering.fn(*key, *inner_args, **inner_kwargs)
 
     with jax.enable_x64(True):
         return jax.eval_shape(call, *[flat[i] for i in places])
