@@ -9,8 +9,9 @@ import torch
 _library = torch.library.Library("aten", "IMPL", "AutogradXLA")
 _aten = torch.ops.aten
 
-# PyTorch's derivatives of a determinant and (in torch 2.9) of a solution read the LU factors as those of the transpose if the matrix is contiguous, as
-# LAPACK would have it. Lowerings see no strides and follow that convention, so the matrix is made contiguous first.
+# PyTorch's derivatives of a determinant, and in torch 2.9 of a solution, read the LU factors as those of the transpose if
+# the matrix is contiguous, as LAPACK would have it. Lowerings see no strides and follow that convention, so the matrix is
+# made contiguous first.
 
 
 def _det(matrix: torch.Tensor) -> torch.Tensor:
