@@ -14,6 +14,7 @@ from torch_xla._src.compile.program import Program, donatable
 from torch_xla._src.compile.recovery import explain, num_bytes, recover, refuse_if_too_large
 from torch_xla._src.graph.value import Row, Value, ValueRef
 from torch_xla._src.runtime import metrics
+from torch_xla._src.runtime.interrupts import Uninterrupted
 
 _ONE_BY_ONE = 8  # so many outputs are left out singly when memory does not suffice, then half of the rest at a time
 _PROBE = [object()]
@@ -49,31 +50,28 @@ class Launch:
             self.done = True
             return
         try:
-            outputs = self._outputs()
+            try:
+                program = self._program()
+            except Exception as error:  # nothing has run yet, so no leaf is lost
+                self._hand_over(self.live, recover(self, error))
+            else:
+                self._launch(program, self.live)
         except Exception as error:
             self._salvage(error)
             self.done = True
             raise
-        # First of all, lest an interrupt leaves parameters whose old buffers were donated without the new ones.
-        for (_, value), buffer in zip(self.live, outputs):
-            value.buffer = buffer
         self.done = True
-        _remember(outputs)
         metrics.count("ExecuteComputation")
 
-    def _outputs(self) -> list[Any]:
-        try:
-            program = self._program()
-        except Exception as error:  # nothing has run yet, so no leaf is lost
-            return recover(self, error)
-        return self._call(program)
-
-    def _call(self, program: Program) -> list[Any]:
+    def _launch(self, program: Program, values: list[tuple[int, Value]]) -> None:
         refuse_if_too_large(program)
-        try:
-            return program(self.leaf_buffers, self.floats, self.ints, self.keys)
-        except Exception as error:
-            raise explain(error, self.node.path()) from error
+        with Uninterrupted():
+            try:
+                outputs = program(self.leaf_buffers, self.floats, self.ints, self.keys)
+            except Exception as error:
+                raise explain(error, self.node.path()) from error
+            self._hand_over(values, outputs)
+            self.done = True
 
     def _salvage(self, error: Exception) -> None:
         """Computes what fits into memory: the smaller live Values, without donation."""
@@ -84,7 +82,7 @@ class Launch:
             try:
                 numbers = tuple(number for number, _ in chosen)
                 program = Program(self.node.path(), self.leaf_buffers, numbers, frozenset(), self._counts())
-                self._hand_over(chosen, self._call(program))
+                self._launch(program, chosen)
                 break
             except Exception:
                 keep = keep - 1 if len(by_size) - keep < _ONE_BY_ONE else keep // 2
