@@ -100,6 +100,11 @@ _OTHERS = (
 )  # fmt: skip
 
 
+def _bernoulli(x: Any, p: float = 0.5, **kwargs: Any) -> Any:
+    """The functional form of `bernoulli_.float`, which has a default that its own lacks."""
+    return _aten.bernoulli.p(x, p, **kwargs)
+
+
 def _pairs() -> list[tuple[Any, Any]]:
     """(in-place overload, functional overload) of the ops served here."""
     names = {
@@ -111,7 +116,7 @@ def _pairs() -> list[tuple[Any, Any]]:
         for overload in packet.overloads() if packet and functional else ():
             if hasattr(functional, overload):
                 pairs.append((getattr(packet, overload), getattr(functional, overload)))
-    return [*pairs, (_aten.bernoulli_.float, _aten.bernoulli.p)]
+    return [*pairs, (_aten.bernoulli_.float, _bernoulli)]
 
 
 def _native_batch_norm(
