@@ -15,9 +15,11 @@ from torch_xla._src.graph.recorder import RECORDER
 def _unfold_backward(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """The gradient of `unfold`; outside of backward it is functionalization that writes through an `unfold` view.
 
-    That would put zeros where no window reaches, and the sum where windows overlap.
+    That puts zeros where no window reaches, and the sum where windows overlap: it is right if they tile the dimension.
     """
-    if torch._C._current_graph_task_id() == -1:
+    _, sizes, dim, size, step = args
+    tiled = size == step and (not sizes or sizes[dim] % size == 0)
+    if not tiled and torch._C._current_graph_task_id() == -1:
         raise RuntimeError(
             "device xla cannot write in place through a view made by unfold(): write to the tensor itself, or to a clone of "
             "the view"
