@@ -13,17 +13,17 @@ def _autoload() -> None:
     """
 
 
-from torch_xla._src.versions import check as _check  # noqa: E402
-from torch_xla.version import __version__  # noqa: E402
+from torch_xla._src.versions import check as _check  # noqa: E402  (after _autoload, or after the check)
+from torch_xla.version import __version__  # noqa: E402  (after _autoload, or after the check)
 
 _check()
 
-from torch_xla._src import device as _device  # noqa: E402  (only after the check)
+from torch_xla._src import device as _device  # noqa: E402  (after _autoload, or after the check)
 
 _device.install()
 
-from torch_xla import debug, runtime  # noqa: E402
-from torch_xla._src.api import (  # noqa: E402
+from torch_xla import debug, runtime  # noqa: E402  (after _autoload, or after the check)
+from torch_xla._src.api import (  # noqa: E402  (after _autoload, or after the check)
     compile,
     device,
     device_count,
@@ -33,8 +33,8 @@ from torch_xla._src.api import (  # noqa: E402
     step,
     sync,
 )
-from torch_xla.core import xla_model as xm  # noqa: E402
-from torch_xla.debug import metrics as _metrics  # noqa: E402, F401
+from torch_xla.core import xla_model as xm  # noqa: E402  (after _autoload, or after the check)
+from torch_xla.debug import metrics as _metrics  # noqa: E402, F401  (an attribute after `import torch_xla`)
 
 __all__ = [
     "__version__",

@@ -260,6 +260,6 @@ def _record_random(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 
 
 tensors.dispatch = dispatch
-from torch_xla._src.graph import dynamic as _dynamic  # noqa: E402, F401  (registers handlers)
-from torch_xla._src.graph import slicing as _slicing  # noqa: E402, F401  (registers handlers)
-from torch_xla._src.graph import views as _views  # noqa: E402, F401  (registers handlers)
+from torch_xla._src.graph import dynamic as _dynamic  # noqa: E402, F401  (registers handlers; it imports this module)
+from torch_xla._src.graph import slicing as _slicing  # noqa: E402, F401  (registers handlers; it imports this module)
+from torch_xla._src.graph import views as _views  # noqa: E402, F401  (registers handlers; it imports this module)
