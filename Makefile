@@ -1,4 +1,4 @@
-# make demo | test | lint | types | check | clean
+# make demo | test | lint | types | check | conformance | clean
 #
 # Everything runs in a virtual environment that the first call makes. To use another interpreter or torch release:
 #     make test PYTHON=python3.12 TORCH=2.9.1
@@ -16,7 +16,7 @@ space := $(subst ,, )
 run = $(VENV)/bin/python
 stamp = $(VENV)/.installed
 
-.PHONY: demo test lint types check clean
+.PHONY: demo test lint types check conformance clean
 
 demo: $(stamp)
 	$(run) examples/demo.py
@@ -32,6 +32,11 @@ types: $(stamp)
 	$(run) -m mypy
 
 check: test lint types
+
+# Every entry of PyTorch's databases, dtype and variant, and ten thousand random programs. Continues where it stopped.
+conformance: $(stamp)
+	$(run) -m tests.conformance --doc
+	$(run) -m tests.aliasing.check --programs 10000
 
 clean:
 	rm -rf .venv .venv-* build demo_output src/*.egg-info

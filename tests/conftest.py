@@ -30,6 +30,12 @@ torch.set_num_threads(1)
 pytest.register_assert_rewrite("tests.same", "tests.ops.database")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--every-dtype", action="store_true", help="ask all operators what they do with dtypes they refuse"
+    )
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Removes the disk cache when the process that made it ends."""
     if _owned_cache:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import torch
 
 import torch_xla
@@ -12,6 +14,7 @@ from torch_xla._src.runtime import memory
 
 def live_bytes():
     torch_xla.sync(wait=True)
+    gc.collect()  # what earlier tests have left in cycles
     return memory.live_bytes()
 
 

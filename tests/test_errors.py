@@ -13,10 +13,6 @@ import torch_xla
 from tests.same import raised
 
 
-def cases(table):
-    return pytest.mark.parametrize("case", table.values(), ids=table.keys())
-
-
 def _twice(d):
     w = torch.ones(3, device=d, requires_grad=True)
     loss = (w * w).sum()
@@ -127,9 +123,6 @@ WRONG = {
     "einsum": lambda d: torch.einsum("ij,jk->ik", torch.ones(2, 3, device=d), torch.ones(2, 3, device=d)),
 }  # fmt: skip
 
-# Statements that the CPU refuses and xla does not.
-UNNOTICED = {"out= of another dtype": "functionalization in C++ casts the result to the dtype of out= without asking"}
-
 
 def _weight(d):
     return torch.ones(3, 2, device=d, requires_grad=True)
@@ -175,14 +168,7 @@ def _assert_names_this_file(error):
     assert any(frame.filename == __file__ for frame in lines) or __file__ in str(error)
 
 
-def _known(table):
-    """The cases of a table, those in UNNOTICED as expected failures."""
-    for name, case in table.items():
-        reason = UNNOTICED.get(name)
-        yield pytest.param(case, id=name, marks=[pytest.mark.xfail(strict=True, reason=reason)] if reason else [])
-
-
-@pytest.mark.parametrize("case", list(_known(WRONG)))
+@pytest.mark.parametrize("case", WRONG.values(), ids=WRONG.keys())
 def test_as_on_the_cpu(case):
     want = raised(lambda: case("cpu"))
     pending = _pending()
@@ -199,29 +185,6 @@ def test_of_the_device_alone(case, kind, text):
         case("xla")
     _assert_names_this_file(caught.value)
     _assert_intact(*pending)
-
-
-INDICES = {
-    "embedding": lambda d: F.embedding(torch.tensor([0, 9], device=d), torch.ones(3, 2, device=d)),
-    "embedding module": lambda d: nn.Embedding(3, 2, device=d)(torch.tensor([3], device=d)),
-    "index": lambda d: torch.ones(3, device=d)[torch.tensor([-4], device=d)],
-    "index_select": lambda d: torch.ones(3, device=d).index_select(0, torch.tensor([5], device=d)),
-    "gather": lambda d: torch.ones(3, device=d).gather(0, torch.tensor([3], device=d)),
-    "scatter": lambda d: torch.zeros(3, device=d).scatter_(0, torch.tensor([3], device=d), 1.0),
-    "set": lambda d: torch.zeros(3, device=d).__setitem__(torch.tensor([3], device=d), 1.0),
-}
-
-
-@cases(INDICES)
-def test_indices_are_checked_when_asked_for(case):
-    """XLA clamps an index that is out of range, which nobody notices; inside check() it is the CPU's IndexError."""
-    pending = _pending()
-    with torch_xla.debug.check(), pytest.raises(IndexError, match="out of range") as caught:
-        case("xla")
-    assert __file__ in str(caught.value)
-    _assert_intact(*pending)
-    case("xla")  # no check, no error
-    torch_xla.sync()
 
 
 def test_out_of_memory():

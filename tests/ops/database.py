@@ -32,13 +32,15 @@ def assert_agrees(
     expected_failures: Mapping[tuple[str, str], str] | None = None,
     backward: bool | None = None,
     samples: int = 2,
+    tolerance: float | None = None,
 ) -> None:
     """The first samples of an entry give, lowered, what the CPU gives; in float32 (or if `backward`) gradients too.
 
+    tolerance: relative and absolute, where the default of the dtype is too narrow for the order of a long sum.
     expected_failures: (name, dtype) -> reason; such an entry must fail.
     """
     backward = dtype is torch.float32 if backward is None else backward
-    failures = check_opinfo(op, dtype, samples=samples, backward=backward)
+    failures = check_opinfo(op, dtype, samples=samples, backward=backward, tolerance=tolerance)
     reason = (expected_failures or {}).get((op.full_name, str(dtype).removeprefix("torch.")))
     if reason is None:
         assert not failures

@@ -168,7 +168,7 @@ def check_opinfo(
     load_families()  # here, so that a family that fails to import is not taken for a sample that the CPU refuses
     mode = CheckLowerings(rtol=tolerance, atol=tolerance)
     grad = backward and op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
-    if dtype in (torch.bfloat16, torch.float16):
+    if dtype in (torch.bfloat16, torch.float16) and tolerance is None:
         mode.rtol, mode.atol = 2e-2, 2e-2
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -29,7 +29,10 @@ OTHERS = [case for dtype, names in FORWARD_ONLY.items() for case in entries(name
 
 @pytest.mark.parametrize(("op", "dtype"), entries(NAMES, torch.float32) + OTHERS)
 def test_op_db(op: Any, dtype: torch.dtype) -> None:
-    assert_agrees(op, dtype)
+    # The CPU adds in bfloat16 on some machines; each element in 3-d is a sum of hundreds, in another order in each release.
+    tolerances = {"3d float32": 3e-5, "conv_transpose2d bfloat16": 1e-1}
+    kind = f"{op.name} {dtype}".replace("torch.", "")
+    assert_agrees(op, dtype, tolerance=next((t for key, t in tolerances.items() if kind.endswith(key)), None))
 
 
 @pytest.mark.parametrize("transposed", [False, True])
@@ -78,3 +81,13 @@ def test_double_backward() -> None:
 
 def test_over_time() -> None:
     agrees(torch.conv_tbc, torch.randn(7, 2, 3), torch.randn(3, 3, 4), torch.randn(4), 1)
+
+
+def test_gradient_of_an_output_padding_that_no_input_element_reaches() -> None:
+    """With a dilation above the stride, the output padding may exceed the stride."""
+    x, w = torch.randn(1, 2, 4, requires_grad=True), torch.randn(2, 3, 2, requires_grad=True)
+
+    def run() -> None:
+        torch.nn.functional.conv_transpose1d(x, w, stride=1, output_padding=2, dilation=3).square().sum().backward()
+
+    agrees(run)

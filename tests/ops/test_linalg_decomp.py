@@ -117,3 +117,19 @@ def lowered(overload: Any, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
     with jax.enable_x64(True):
         arrays = [to_jax(a) if isinstance(a, torch.Tensor) else a for a in args]
         return [to_torch(a) for a in lower(overload, arrays, kwargs, specs)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex128])
+def test_eigenvalues_of_general_matrices(dtype: torch.dtype) -> None:
+    a = torch.randn(2, 4, 4, dtype=dtype)
+    agrees(torch.linalg.eig, a)
+    agrees(torch.linalg.eigvals, a)
+    agrees(torch.linalg.eig, a[:, :0, :0])
+
+
+@pytest.mark.parametrize("scale", [0.01, 1.0, 20.0])
+@pytest.mark.parametrize("n", [1, 3, 8])
+def test_matrix_exp_keeps_the_digits_of_its_dtype(n: int, scale: float) -> None:
+    a = torch.randn(3, n, n, dtype=torch.float64) * scale
+    a[0] *= 1e-3  # matrices of one batch need different numbers of squarings
+    agrees(torch.linalg.matrix_exp, a, rtol=1e-11, atol=1e-11)

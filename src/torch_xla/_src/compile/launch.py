@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
-from torch_xla._src.compile import program_cache
+from torch_xla._src.compile import poison, program_cache
+from torch_xla._src.compile.poison import CheckedRow
 from torch_xla._src.compile.program import Program, donatable
-from torch_xla._src.compile.recovery import explain, num_bytes, recover, refuse_if_too_large
+from torch_xla._src.compile.recovery import Recovered, explain, num_bytes, recover, refuse_if_too_large
 from torch_xla._src.graph.value import Row, Value, ValueRef
 from torch_xla._src.runtime import metrics
 from torch_xla._src.runtime.interrupts import Uninterrupted
@@ -33,7 +34,7 @@ class Launch:
     ) -> None:
         self.node, self.leaf_buffers = node, leaf_buffers
         self.live = [(number, value) for number, ref in enumerate(values) if (value := ref()) is not None]
-        self.leaf_values = leaf_values
+        self.values, self.leaf_values = values, leaf_values
         self.done = False  # whether the recording has been dealt with, and must not be launched again
 
     def inputs(self, floats: list[float], ints: list[int], keys: list[tuple[int, int]]) -> None:
@@ -53,7 +54,7 @@ class Launch:
             try:
                 program = self._program()
             except Exception as error:  # nothing has run yet, so no leaf is lost
-                self._hand_over(self.live, recover(self, error))
+                self._take(recover(self, error))
             else:
                 self._launch(program, self.live)
         except Exception as error:
@@ -63,6 +64,15 @@ class Launch:
         self.done = True
         metrics.count("ExecuteComputation")
 
+    def _take(self, recovered: Recovered) -> None:
+        """Hands over what was computed row by row. Raises the first error of a row, which its dependents keep."""
+        for number, value in self.live:
+            value.error = recovered.errors.get(number)
+        good = [(number, value) for number, value in self.live if number not in recovered.errors]
+        self._hand_over(good, recovered.outputs, recovered.checks)
+        if recovered.errors:
+            raise next(iter(recovered.errors.values()))
+
     def _launch(self, program: Program, values: list[tuple[int, Value]]) -> None:
         refuse_if_too_large(program)
         with Uninterrupted():
@@ -70,7 +80,7 @@ class Launch:
                 outputs = program(self.leaf_buffers, self.floats, self.ints, self.keys)
             except Exception as error:
                 raise explain(error, self.node.path()) from error
-            self._hand_over(values, outputs)
+            self._hand_over(values, outputs, program.checks)
             self.done = True
 
     def _salvage(self, error: Exception) -> None:
@@ -87,7 +97,7 @@ class Launch:
             except Exception:
                 keep = keep - 1 if len(by_size) - keep < _ONE_BY_ONE else keep // 2
         for _, value in self.live:
-            if value.buffer is None:
+            if value.buffer is None and value.error is None:
                 value.error = error
 
     def _counts(self) -> tuple[int, int, int]:
@@ -111,10 +121,14 @@ class Launch:
     def _sole_owner(self, leaf: int) -> bool:
         return sys.getrefcount(self.leaf_buffers[leaf]) == _SOLE_OWNER
 
-    def _hand_over(self, values: list[tuple[int, Value]], outputs: list[Any]) -> None:
+    def _hand_over(self, values: list[tuple[int, Value]], outputs: list[Any], checks: list[CheckedRow]) -> None:
+        flags = outputs.pop() if checks else None
         for (_, value), buffer in zip(values, outputs, strict=True):
             value.buffer = buffer
-        _remember(outputs)
+        if outputs:
+            _remember(outputs)
+        numbers = [number for number, _ in values]
+        poison.remember(self.node, self.values, numbers, outputs, self.leaf_buffers, flags, checks)
 
 
 def _remember(outputs: list[Any]) -> None:
@@ -126,10 +140,11 @@ _last: weakref.ref[Any] | None = None  # an output of the last launch: programs 
 
 
 def wait() -> None:
-    """Blocks until the last launch has finished."""
+    """Blocks until the last launch has finished. Raises if a check failed: Note [Failed checks]."""
     buffer = None if _last is None else _last()
     if buffer is not None and not buffer.is_deleted():
         buffer.block_until_ready()
+    poison.settle(wait=True)
 
 
 def compile_flags() -> Any:

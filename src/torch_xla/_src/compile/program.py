@@ -8,9 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from torch_xla._src.compile import disk_cache
+from torch_xla._src.compile.poison import CheckedRow
+from torch_xla._src.graph import contents
 from torch_xla._src.graph.value import FLOAT_SLOT, INT_SLOT, Ref, Row, Slot, Spec
 from torch_xla._src.ops.dtypes import numpy_dtype
 from torch_xla._src.ops.lower import lower
@@ -34,6 +37,8 @@ class Inputs:
     def __init__(self, leaves: Sequence[Any], floats: Any, ints: Any, keys: Any) -> None:
         self.leaves, self.floats, self.ints, self.keys = leaves, floats, ints, keys
         self.outs: dict[int, Any] = {}
+        self.checks: list[CheckedRow] = []  # see Note [Failed checks]
+        self.flags: list[Any] = []  # for each of them, whether it failed
         self.position = {FLOAT_SLOT: 0, INT_SLOT: 0, "key": 0}
 
     def _next(self, kind: Any) -> int:
@@ -69,12 +74,18 @@ class Inputs:
         key = self.key() if row.random else None
         specs = [None if s is None else OutSpec(s.shape, numpy_dtype(s.dtype)) for s in row.outs]
         try:
+            self._check(row, args, kwargs)
             with jax.named_scope(row.op._schema.name.replace("::", ".")):
                 results = lower(row.op, args, kwargs, specs, key)
         except Exception as error:
             raise RowError(row) from error
         for number, result in enumerate(results, row.base):
             self.outs[number] = result
+
+    def _check(self, row: Row, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        for check, failed in contents.failures(row.op, args, kwargs):
+            self.checks.append((row, check.error, check.text))
+            self.flags.append(failed)
 
 
 def slots_in(templates: Any) -> list[Slot]:
@@ -89,12 +100,11 @@ def slots_in(templates: Any) -> list[Slot]:
 
 
 def refs_in(templates: Any) -> list[int]:
-    """The outputs that (nested) argument templates refer to."""
+    """The outputs (>= 0) and leaves that (nested) argument templates refer to."""
     found: list[int] = []
     for t in templates:
         if type(t) is Ref:
-            if t >= 0:
-                found.append(t)
+            found.append(t)
         elif type(t) is tuple:
             found += refs_in(t)
     return found
@@ -116,7 +126,7 @@ class Program:
     """An executable for one recording: leaves, slots and keys in, live outputs out.
 
     live: numbers of the outputs it returns, in order. donated: positions of the leaves whose buffers it consumes.
-    bytes_needed: memory that a run takes.
+    checks: if there are any, one more output says which of them failed. bytes_needed: memory that a run takes.
     """
 
     def __init__(
@@ -128,6 +138,7 @@ class Program:
         counts: tuple[int, int, int],
     ) -> None:
         self.rows, self.live, self.donated = rows, live, donated
+        self.checks: list[CheckedRow] = []
         self.kept = [i for i in range(len(leaf_buffers)) if i not in donated]
         self.given = sorted(donated)
         start = time.perf_counter_ns()
@@ -144,7 +155,9 @@ class Program:
                 inputs.run(row)
             else:
                 inputs.skip(row)
-        return [inputs.outs[number] for number in self.live]
+        self.checks = inputs.checks
+        flags = [jnp.stack(inputs.flags)] if inputs.flags else []
+        return [inputs.outs[number] for number in self.live] + flags
 
     def _compile(self, leaf_buffers: Sequence[Any], counts: tuple[int, int, int]) -> Any:
         def aval(buffer: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 import torch.utils._pytree as pytree
 
+from torch_xla._src.compile.poison import CheckedRow, inherited, outputs_with
 from torch_xla._src.compile.program import Inputs, Program, RowError, needed_rows
 from torch_xla._src.graph.value import Ref, Row, Spec
 from torch_xla._src.runtime import client, memory, transfer
@@ -60,25 +62,57 @@ def _bytes(row: Row) -> int:
     return sum(num_bytes(s) for s in row.outs if s is not None)
 
 
-def recover(launch: Launch, error: Exception) -> list[Any]:
-    """The outputs of a recording whose program could not be built because of `error`."""
+@dataclass
+class Recovered:
+    """What running the rows of a recording one by one gave.
+
+    outputs: those of the live outputs that are not in `errors`, then the flags if there are `checks`, as of a Program.
+    errors: the error of each output that could not be computed, by number; that of the first row at fault comes first.
+    """
+
+    outputs: list[Any]
+    checks: list[CheckedRow]
+    errors: dict[int, Exception]
+
+
+def recover(launch: Launch, error: Exception) -> Recovered:
+    """Computes a recording whose program could not be built because of `error`."""
     rows = launch.node.path()
     if "RESOURCE_EXHAUSTED" in str(error):
         raise explain(error, rows) from error
     numbers = [number for number, _ in launch.live]
     with jax.enable_x64(True):
         inputs = Inputs(launch.leaf_buffers, launch.floats, launch.ints, _keys(launch.keys))
+        errors: dict[int, Exception] = {}
         for row, needed in zip(rows, needed_rows(rows, numbers), strict=True):
-            if not needed:
+            failure = inherited(errors, row)
+            if needed and failure is None:
+                failure = _run(inputs, row)
+            else:
                 inputs.skip(row)
-                continue
-            position = dict(inputs.position)
-            try:
-                inputs.run(row)
-            except RowError as failure:
-                inputs.position = position
-                _run_on_cpu(inputs, row, failure)
-        return [jax.numpy.asarray(inputs.outs[number]) for number in numbers]
+            if failure is not None:
+                errors |= outputs_with(failure, row)
+        flags = [jax.numpy.stack(inputs.flags)] if inputs.flags else []
+        outputs = [jax.numpy.asarray(inputs.outs[number]) for number in numbers if number not in errors]
+        return Recovered(outputs + flags, inputs.checks, errors)
+
+
+def _run(inputs: Inputs, row: Row) -> Exception | None:
+    """Runs a row by its lowering, else on the CPU. Returns the error that the CPU raises."""
+    position, num_checks = dict(inputs.position), len(inputs.checks)
+    try:
+        inputs.run(row)
+    except RowError as failure:
+        inputs.position = dict(position)
+        del inputs.checks[num_checks:], inputs.flags[num_checks:]  # the CPU makes its own
+        try:
+            _run_on_cpu(inputs, row, failure)
+        except Exception as error:
+            inputs.position = position
+            inputs.skip(row)
+            error.add_note(f"{row.op} at {row.line or 'an unknown line'}")
+            return error
+    return None
 
 
 def _keys(keys: Sequence[tuple[int, int]]) -> Any:

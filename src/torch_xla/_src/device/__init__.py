@@ -9,6 +9,7 @@ from functools import cache
 def install() -> None:
     """Teaches torch the device, once."""
     from torch_xla._src.device import (
+        aliasing,
         attention,
         autocast,
         composite,
@@ -25,6 +26,7 @@ def install() -> None:
     guard.install()
     kernels.install()
     functionalize.install()
+    aliasing.install()
     attention.install()
     composite.install()
     dynamo.install()

@@ -6,6 +6,7 @@ All other ops are caught by XlaTensor.__torch_dispatch__. The recorder is import
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -14,8 +15,17 @@ _library = torch.library.Library("aten", "IMPL", "XLA")
 _aten = torch.ops.aten
 
 
+@cache
+def _first_tensor() -> None:
+    """What can wait until there is an xla tensor, and is too much for `import torch_xla`."""
+    from torch_xla._src.device import writes
+
+    writes.install()
+
+
 def _record(op: Any, *args: Any, dtype: torch.dtype | None = None, **kwargs: Any) -> torch.Tensor:
     """Records a factory; `dtype` is passed on where given. Returns what the caller expects: functional, or bare."""
+    _first_tensor()
     from torch_xla._src.graph.dispatch import dispatch
     from torch_xla._src.graph.tensor import as_user
 
@@ -29,13 +39,15 @@ def _check_layout(layout: torch.layout | None) -> None:
         raise NotImplementedError(f"device xla has strided tensors only, not layout {layout}")
 
 
-def _unset(size: Any, dtype: torch.dtype | None, layout: torch.layout | None) -> torch.Tensor:
+def _unset(size: Any, dtype: torch.dtype | None, layout: torch.layout | None, strides: Any = None) -> torch.Tensor:
     """A tensor that nothing has been written to: it makes a row only if it is read before it is filled."""
     from torch_xla._src.graph.tensor import as_user, inner_of_value
     from torch_xla._src.graph.value import UNSET, Spec, Value
 
+    _first_tensor()
     _check_layout(layout)
-    return as_user(inner_of_value(Value(Spec(tuple(size), dtype or torch.get_default_dtype()), generation=UNSET)))
+    spec = Spec(tuple(size), dtype or torch.get_default_dtype(), strides)
+    return as_user(inner_of_value(Value(spec, generation=UNSET)))
 
 
 def _empty(
@@ -46,13 +58,20 @@ def _empty(
     pin_memory: Any = None,
     memory_format: Any = None,
 ) -> torch.Tensor:
-    return _unset(size, dtype, layout)
+    if memory_format in (None, torch.contiguous_format, torch.preserve_format):
+        return _unset(size, dtype, layout)
+    return _unset(size, dtype, layout, torch.empty(size, device="meta", memory_format=memory_format).stride())
 
 
 def _empty_strided(
     size: Any, stride: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
 ) -> torch.Tensor:
-    return _unset(size, dtype, layout)
+    from torch_xla._src.graph.value import contiguous_strides, is_dense
+
+    strides = tuple(stride)
+    if strides == contiguous_strides(size) or not is_dense(size, strides):  # a storage with gaps is made without them
+        return _unset(size, dtype, layout)
+    return _unset(size, dtype, layout, strides)
 
 
 def _factory(op: Any) -> Callable[..., torch.Tensor]:

@@ -1,17 +1,21 @@
 """Saving and loading: what is written mentions no xla, so files load with stock torch alone, as CPU tensors.
 
 `torch.save` sees an xla tensor as its CPU copy. `torch.load(..., map_location="xla")` loads on the CPU, then moves.
-Plain pickle (multiprocessing queues) keeps the device. xla tensors have no memory that the host could read, but their
+Tensors that share a storage share one in the file, and after loading. `copy.deepcopy` keeps sharing too. Plain
+pickle (multiprocessing queues) keeps the device. xla tensors have no memory that the host could read, but their
 `data_ptr()` is unique to a storage: it tells which tensors share one (safetensors and others find tied weights by it).
 """
 
 from __future__ import annotations
 
+import copy
 import functools
 import threading
 from typing import Any
 
 import torch
+
+from torch_xla._src.device.aliasing import copy_sharing
 
 _saving = threading.local()
 
@@ -19,11 +23,11 @@ _saving = threading.local()
 def _during_save(original: Any) -> Any:
     @functools.wraps(original)
     def save(*args: Any, **kwargs: Any) -> Any:
-        _saving.active = True
+        _saving.copies = {}
         try:
             return original(*args, **kwargs)
         finally:
-            _saving.active = False
+            _saving.copies = None
 
     return save
 
@@ -33,9 +37,11 @@ def _reduce(original: Any) -> Any:
     def _reduce_ex_internal(self: torch.Tensor, proto: Any) -> Any:
         if self.device.type != "xla":
             return original(self, proto)
-        host = self.detach().cpu()
-        if getattr(_saving, "active", False):
+        copies = getattr(_saving, "copies", None)
+        if copies is not None:
+            host = copy_sharing(self, copies, torch.Tensor.cpu)
             return host.requires_grad_(self.requires_grad)._reduce_ex_internal(proto)
+        host = self.detach().cpu()
         # As PyTorch does for device xla, but its host copy is part of the graph and cannot be rebuilt.
         arguments = (host, self.dtype, str(self.device), self.requires_grad)
         return torch._utils._rebuild_device_tensor_from_cpu_tensor, arguments
@@ -60,6 +66,19 @@ def _loading_to_xla(original: Any) -> Any:
 def move(data: Any, device: Any) -> Any:
     """`data` with its tensors on `device`: containers are changed in place, Parameters and tied tensors keep identity."""
     moved: dict[int, Any] = {}
+    shared = _shared_storages(data)
+    copies: dict[int, torch.Tensor] = {}  # by address of a shared storage, its contents on the device
+
+    def to_device(x: torch.Tensor) -> torch.Tensor:
+        storage = x.untyped_storage()
+        if storage.data_ptr() not in shared:
+            return x.detach().to(device)
+        if storage.data_ptr() not in copies:
+            copies[storage.data_ptr()] = torch.empty(0, dtype=x.dtype).set_(storage).to(device)
+        whole = copies[storage.data_ptr()]
+        if whole.dtype is not x.dtype:
+            return x.detach().to(device)
+        return torch.empty(0, dtype=x.dtype, device=device).set_(whole, x.storage_offset(), x.shape, x.stride())
 
     def visit(x: Any) -> Any:
         if id(x) in moved:
@@ -67,9 +86,9 @@ def move(data: Any, device: Any) -> Any:
         if isinstance(x, torch.nn.Module):
             result: Any = x.to(device)
         elif isinstance(x, torch.nn.Parameter):
-            result = type(x)(x.data.to(device), x.requires_grad)
+            result = type(x)(to_device(x.data), x.requires_grad)
         elif isinstance(x, torch.Tensor):
-            result = x.detach().to(device).requires_grad_(x.requires_grad)
+            result = to_device(x).requires_grad_(x.requires_grad)
         elif isinstance(x, dict):
             for key in x:
                 x[key] = visit(x[key])
@@ -85,6 +104,44 @@ def move(data: Any, device: Any) -> Any:
         return result
 
     return visit(data)
+
+
+def _shared_storages(data: Any) -> set[int]:
+    """Addresses of the storages that are more than one tensor in containers of `data`: several, or a part of one."""
+    tensors: dict[int, set[int]] = {}
+    parts = set()
+
+    def visit(x: Any) -> None:
+        if isinstance(x, torch.Tensor) and x.layout is torch.strided and x.untyped_storage().nbytes():
+            storage = x.untyped_storage()
+            tensors.setdefault(storage.data_ptr(), set()).add(id(x))
+            if x.numel() * x.element_size() < storage.nbytes():
+                parts.add(storage.data_ptr())
+        elif isinstance(x, dict):
+            list(map(visit, x.values()))
+        elif isinstance(x, (list, tuple)):
+            list(map(visit, x))
+
+    visit(data)
+    return {address for address, ids in tensors.items() if len(ids) > 1} | parts
+
+
+def _deepcopy(original: Any) -> Any:
+    @functools.wraps(original)
+    def __deepcopy__(self: torch.Tensor, memo: dict[Any, Any]) -> torch.Tensor:
+        if self.device.type != "xla" or type(self) is not torch.Tensor or not self.is_leaf or id(self) in memo:
+            copied: torch.Tensor = original(self, memo)
+            return copied
+        with torch.no_grad():
+            new: torch.Tensor = copy_sharing(self, memo, torch.Tensor.clone)
+            new.requires_grad_(self.requires_grad)
+            if self.grad is not None:
+                new.grad = copy.deepcopy(self.grad, memo)
+            new.__dict__ = copy.deepcopy(self.__dict__, memo)
+        memo[id(self)] = new
+        return new
+
+    return __deepcopy__
 
 
 def _storage(original: Any) -> Any:
@@ -122,6 +179,7 @@ def install() -> None:
     for name in ("_load", "_legacy_load"):
         setattr(serialization, name, _loading_to_xla(getattr(serialization, name)))
     torch.Tensor._reduce_ex_internal = _reduce(torch.Tensor._reduce_ex_internal)
+    torch.Tensor.__deepcopy__ = _deepcopy(torch.Tensor.__deepcopy__)
     torch.Tensor.storage = _storage(torch.Tensor.storage)
     torch.Tensor.data_ptr = _address(torch.Tensor.data_ptr)
     torch.UntypedStorage.data_ptr = _storage_address(torch.UntypedStorage.data_ptr)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torch_xla._src.graph import checks
+from torch_xla._src.graph import checks, contents
 from torch_xla._src.graph import tensor as tensors
 from torch_xla._src.graph.opinfo import host_leaf, op_info
 from torch_xla._src.graph.recorder import RECORDER
@@ -20,8 +20,10 @@ from torch_xla._src.graph.value import Spec, Value
 from torch_xla._src.runtime import metrics, rng, transfer
 
 aten = torch.ops.aten
+_MAX_DIMS = 64  # NumPy's limit
 Handler = Callable[[Any, Sequence[Any], dict[str, Any]], Any]
-HANDLERS: dict[Any, Handler] = {}  # ops that are not simply recorded, by overload
+HANDLERS: dict[Any, Handler] = {}  # what an op does, by overload: here from the start, or chosen when it is first met
+_CHECKED: dict[Any, Handler] = {}  # the same with the checks that go before
 
 
 def handles(*ops: Any) -> Callable[[Handler], Handler]:
@@ -37,11 +39,11 @@ def handles(*ops: Any) -> Callable[[Handler], Handler]:
 
 def dispatch(op: Any, args: Sequence[Any], kwargs: dict[str, Any] | None) -> Any:
     """Runs one op on inner tensors. The entry from XlaTensor.__torch_dispatch__."""
-    handler = HANDLERS.get(op)
+    handler = _CHECKED.get(op)
     if handler is None:
-        handler = HANDLERS[op] = _checked(_choose(op), checks.ARGUMENTS.get(op))
-    if checks.depth:
-        checks.check_indices(op, args, download)
+        if op not in HANDLERS:
+            HANDLERS[op] = _choose(op)
+        handler = _CHECKED[op] = _checked(op, HANDLERS[op])
     return handler(op, args, kwargs or {})
 
 
@@ -49,12 +51,17 @@ def _record(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     return RECORDER.record(op, args, kwargs)
 
 
-def _checked(handler: Handler, check: Callable[[Sequence[Any]], None] | None) -> Handler:
-    if check is None:
+def _checked(op: Any, handler: Handler) -> Handler:
+    """`handler` after the checks that `op` has; itself if it has none."""
+    of_arguments, of_contents = checks.ARGUMENTS.get(op), contents.checks_of(op)
+    if of_arguments is None and of_contents is None:
         return handler
 
     def checked(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        check(args)
+        if of_arguments is not None:
+            of_arguments(*args, **kwargs)
+        if of_contents is not None:
+            contents.check_call(op, args, kwargs)
         return handler(op, args, kwargs)
 
     return checked
@@ -96,8 +103,8 @@ def _has_compatible_shallow_copy_type(op: Any, args: Sequence[Any], kwargs: dict
 
 def download(inner: XlaTensor) -> torch.Tensor:
     """A host copy of an inner tensor; cuts the recording if it is pending."""
-    host = transfer.download(RECORDER.buffer(inner.value))
     spec = inner.value.spec
+    host = transfer.download(RECORDER.buffer(inner.value), spec.dtype)
     if spec.strides is None:
         return host
     # The strides of a copy: those of the original if it has no holes and no overlap (`t()`), else what PyTorch chooses.
@@ -109,7 +116,7 @@ def download(inner: XlaTensor) -> torch.Tensor:
 
 def upload_like(spec: Spec, source: torch.Tensor) -> XlaTensor:
     """An inner tensor of `spec`'s shape and dtype with the contents of a host tensor, broadcast and cast on the host."""
-    _check_has_data(source)
+    _check_movable(source)
     source = source.detach()
     if source.dtype != spec.dtype:
         source = source.to(spec.dtype)
@@ -118,9 +125,11 @@ def upload_like(spec: Spec, source: torch.Tensor) -> XlaTensor:
     return inner_of_value(Value(spec, transfer.upload(source)))
 
 
-def _check_has_data(source: torch.Tensor) -> None:
+def _check_movable(source: torch.Tensor) -> None:
     if source.is_meta:
         raise NotImplementedError("Cannot copy out of meta tensor; no data!")  # Module.to looks for this text
+    if source.ndim > _MAX_DIMS:
+        raise RuntimeError(f"only tensors with up to {_MAX_DIMS} dims are supported")
 
 
 @handles(aten._to_copy.default)
@@ -128,9 +137,9 @@ def _to_copy(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     source = args[0]
     device = kwargs.get("device") or DEVICE
     if type(source) is not XlaTensor:  # from the host
-        _check_has_data(source)
+        _check_movable(source)
         RECORDER.about_to_upload()
-        host = source.to(dtype=kwargs.get("dtype"))
+        host = source.to(dtype=kwargs.get("dtype"), memory_format=kwargs.get("memory_format") or torch.preserve_format)
         return host_leaf(host)
     if device.type == "xla":
         options = {k: v for k, v in kwargs.items() if k in ("dtype", "memory_format")}
@@ -242,8 +251,10 @@ def functional_form(op: Any) -> Any:
     ]  # normal_functional
     wanted = [(a.name, str(a.type)) for a in op._schema.arguments if not a.is_out]
     for candidate in [getattr(packet, overload) for packet in packets if packet for overload in packet.overloads()]:
-        arguments = [(a.name, str(a.type)) for a in candidate._schema.arguments]
-        if not candidate._schema.is_mutable and arguments[: len(wanted)] == wanted:
+        arguments = candidate._schema.arguments
+        named = [(a.name, str(a.type)) for a in arguments]
+        optional = all(a.has_default_value() or a.kwarg_only for a in arguments[len(wanted) :])
+        if not candidate._schema.is_mutable and named[: len(wanted)] == wanted and optional:
             return candidate
     raise NotImplementedError(f"{op} writes to its arguments and has no functional form on device xla")
 
@@ -262,4 +273,3 @@ def _record_random(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 tensors.dispatch = dispatch
 from torch_xla._src.graph import dynamic as _dynamic  # noqa: E402, F401  (registers handlers; it imports this module)
 from torch_xla._src.graph import slicing as _slicing  # noqa: E402, F401  (registers handlers; it imports this module)
-from torch_xla._src.graph import views as _views  # noqa: E402, F401  (registers handlers; it imports this module)

@@ -12,6 +12,8 @@ from torch_xla._src.graph.dispatch import aten, dispatch, download, handles
 from torch_xla._src.graph.opinfo import host_leaf
 from torch_xla._src.graph.recorder import RECORDER
 from torch_xla._src.graph.tensor import XlaTensor
+from torch_xla._src.ops import lexsort as _defines_the_op  # noqa: F401
+from torch_xla._src.ops.lower import how
 
 
 def _size(inner: XlaTensor) -> int:
@@ -147,8 +149,11 @@ def _starts(rows: Any) -> Any:
     return _record(aten.constant_pad_nd.default, differs, [1, 0], True)
 
 
-def _runs(rows: Any, inverse: bool, counts: bool) -> tuple[Any, Any, Any]:
-    """(first row of each run, number of the run that each row is in, length of each run); the last two if asked for."""
+def _runs(rows: Any, inverse: bool, counts: bool) -> tuple[Any, Any, Any, Any]:
+    """(first row of each run, number of the run that each row is in, length of each run, where each starts).
+
+    The second and the third are empty unless asked for.
+    """
     starts, length = _starts(rows), rows.shape[0]
     number = _record(aten.cumsum.default, starts, 0)
     size = _size(_record(aten.select_copy.int, number, 0, -1))
@@ -160,38 +165,115 @@ def _runs(rows: Any, inverse: bool, counts: bool) -> tuple[Any, Any, Any]:
         values,
         _record(aten.sub.Tensor, number, _record(aten.ones_like.default, number)) if inverse else nothing,
         _record(aten.sub.Tensor, ends, first) if counts else nothing,
+        first,
     )
 
 
-@handles(aten._unique2.default)
+def _flat(x: Any) -> Any:
+    whole = _record(aten.clone.default, x, memory_format=torch.contiguous_format)
+    return _record(aten.view_copy.default, whole, [x.numel()])
+
+
+def _of_nothing(x: Any, inverse: bool) -> tuple[Any, Any, Any]:
+    """What `unique` makes of a tensor without elements."""
+    empty = lambda shape, dtype: _record(aten.new_empty.default, x, shape, dtype=dtype)
+    return empty([0], x.dtype), empty(list(x.shape) if inverse else [0], torch.int64), empty([0], torch.int64)
+
+
+def _of_no_slices(x: Any, dim: int) -> tuple[Any, Any, Any]:
+    """The same along a dimension. What the CPU kernel refuses it refuses here."""
+    aten.unique_dim.default(torch.empty(x.shape, dtype=x.dtype, device="cpu"), dim)
+    values, _, counts = _of_nothing(x, False)
+    return _record(aten.view_copy.default, values, list(x.shape)), counts, counts
+
+
+def _refuse_complex(op: Any, x: Any) -> None:
+    if x.is_complex():
+        raise NotImplementedError(f"{op} is not implemented for {x.dtype}: complex numbers have no order")
+
+
+def _undo_sort(order: Any, number: Any) -> Any:
+    """The number of the run that each element is in, from that of each sorted one."""
+    return _record(aten.scatter.src, _record(aten.zeros_like.default, number), 0, order, number)
+
+
+@handles(aten._unique2.default, aten._unique.default)
 def _unique(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    x, (inverse, counts) = args[0], (*args[2:], False, False)[:2]
+    x = args[0]
+    inverse = args[2] if len(args) > 2 else kwargs.get("return_inverse", False)
+    counts = args[3] if len(args) > 3 else kwargs.get("return_counts", False)
+    num_outputs = len(op._schema.returns)
+    _refuse_complex(op, x)
     if not x.numel():
-        return fallback.run(op, args, kwargs)
-    flat = _record(
-        aten.view_copy.default, _record(aten.clone.default, x, memory_format=torch.contiguous_format), [x.numel()]
-    )
-    ordered, order = _record(aten.sort.stable, flat, stable=True)
-    values, number, lengths = _runs(ordered, inverse, counts)
+        return _of_nothing(x, inverse)[:num_outputs]
+    ordered, order = _record(aten.sort.stable, _flat(x), stable=True)
+    values, number, lengths, _ = _runs(ordered, inverse, counts)
     if inverse:
-        number = _record(aten.scatter.src, _record(aten.zeros_like.default, number), 0, order, number)
-        number = _record(aten.view_copy.default, number, list(x.shape))
-    return values, number, lengths
+        number = _record(aten.view_copy.default, _undo_sort(order, number), list(x.shape))
+    return (values, number, lengths)[:num_outputs]
+
+
+@handles(aten.unique_dim.default)
+def _unique_dim(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Sorted whatever `sorted` says, with inverse and counts whether asked for or not, as on the CPU."""
+    x, dim = args[:2]
+    _refuse_complex(op, x)
+    if not x.numel() or not -x.ndim <= dim < x.ndim:
+        return _of_no_slices(x, dim)
+    others = [d for d in range(x.ndim) if d != dim % x.ndim]
+    # `dim` first, the others as they stand: they decide which row comes first.
+    rows = _record(aten.permute_copy.default, x, [dim, *others])
+    rows = _record(aten.view_copy.default, _flat(rows), [x.shape[dim], x.numel() // x.shape[dim]])
+    order = _record(torch.ops.torch_xla.lexsort.default, rows)
+    _, number, lengths, first = _runs(_record(aten.index_select.default, rows, 0, order), True, True)
+    values = _record(aten.index_select.default, x, dim, _record(aten.index_select.default, order, 0, first))
+    return values, _undo_sort(order, number), lengths
 
 
 @handles(aten.unique_consecutive.default)
 def _unique_consecutive(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     x, inverse, counts, dim = [*args, False, False, None][: len(args)] + [False, False, None][len(args) - 1 :]
+    _refuse_complex(op, x)
     if not x.numel():
-        return fallback.run(op, args, kwargs)
+        return _of_nothing(x, inverse) if dim is None else _of_no_slices(x, dim)
     if dim is not None:
-        values, number, lengths = _runs(_record(aten.transpose_copy.int, x, 0, dim), inverse, counts)
+        values, number, lengths, _ = _runs(_record(aten.transpose_copy.int, x, 0, dim), inverse, counts)
         return _record(aten.transpose_copy.int, values, 0, dim), number, lengths
-    flat = _record(
-        aten.view_copy.default, _record(aten.clone.default, x, memory_format=torch.contiguous_format), [x.numel()]
-    )
-    values, number, lengths = _runs(flat, inverse, counts)
+    values, number, lengths, _ = _runs(_flat(x), inverse, counts)
     return values, _record(aten.view_copy.default, number, list(x.shape)) if inverse else number, lengths
+
+
+# ---- linear algebra: what is raised, or how much is returned, depends on the matrix -----------------------------------
+
+
+@handles(aten.linalg_eig.default, aten._linalg_eigvals.default)
+def _eig(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """NaN for a matrix that is not finite; LAPACK as PyTorch calls it may end the process on one."""
+    if how(op) == "native":
+        return RECORDER.record(op, args, kwargs)
+    if not _size(_record(aten.all.default, _record(aten.isfinite.default, args[0]))):
+        raise torch.linalg.LinAlgError(f"{op}: the matrix holds NaN or infinity")
+    return fallback.run(op, args, kwargs)
+
+
+@handles(aten.linalg_lstsq.default)
+def _lstsq(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """The drivers that know the rank give residuals only if it is full for every matrix."""
+    a, b, driver = args[0], args[1], kwargs.get("driver")
+    if not _is_least_squares(a, b) or driver not in (None, "gelsy", "gels", "gelsd", "gelss"):
+        return fallback.run(op, args, kwargs)  # in most cases an error
+    solution, residuals, rank, values = RECORDER.record(op, args, kwargs)
+    deficient = lambda: _size(_record(aten.min.default, rank)) < min(a.shape[-2:])
+    if driver in ("gelsd", "gelss") and residuals.numel() and deficient():
+        residuals = _record(aten.new_empty.default, residuals, [0])
+    return solution, residuals, rank, values
+
+
+def _is_least_squares(a: Any, b: Any) -> bool:
+    """Whether A X = B is well formed, without broadcasting and with elements."""
+    if a.dtype != b.dtype or a.ndim < 2 or not a.numel() or not b.numel():
+        return False
+    return bool(b.shape[:-1] == a.shape[:-1] if b.ndim == a.ndim else b.shape == a.shape[:-1])
 
 
 @handles(aten._pack_padded_sequence.default)

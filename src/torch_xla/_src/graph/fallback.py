@@ -48,5 +48,5 @@ def run(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 
 def _to_host(a: Any) -> Any:
     if type(a) is XlaTensor:
-        return transfer.download(RECORDER.buffer(a.value))
+        return transfer.download(RECORDER.buffer(a.value), a.value.spec.dtype)
     return torch.device("cpu") if isinstance(a, torch.device) else a

@@ -11,7 +11,8 @@ import torch.utils._pytree as pytree
 
 from torch_xla._src.graph.shapes import SHAPES, WITHOUT_META
 from torch_xla._src.graph.tensor import DEVICE, XlaTensor, inner_of_value
-from torch_xla._src.graph.value import Spec, Value
+from torch_xla._src.graph.value import Spec, Value, contiguous_strides, is_dense
+from torch_xla._src.ops import dynamic_slice as _defines_the_ops  # noqa: F401
 from torch_xla._src.runtime import metrics, transfer
 
 # Ops some arguments of which PyTorch lets stand on the host; 0-d tensors may anywhere.
@@ -21,7 +22,10 @@ _HOST_ARGUMENTS = {
     "aten::_unsafe_index",
     "aten::_unsafe_index_put",
 }
-_META_CACHE: dict[Any, tuple[list[Spec | None], Any]] = {}
+# Specs of a call's outputs; the function that puts tensors into its return structure (None: one tensor); Row.view.
+Outputs = tuple[tuple[Spec | None, ...], Any, Any]
+_META_CACHE: dict[Any, Outputs] = {}
+_MOVING = {torch.ops.torch_xla.slice.default, torch.ops.torch_xla.select.default}
 
 
 class OnlyOnCpu(Exception):
@@ -54,8 +58,8 @@ class OpInfo:
         self.slottable_kwargs = {a.name: allowed[a.name] for a in arguments if a.kwarg_only}
         self.random = lowering.random if lowering else _is_random(op)
 
-    def outputs(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Spec | None], Any]:
-        """Specs of the op's outputs, and the function that puts tensors into its return structure (None: one tensor).
+    def outputs(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Outputs:
+        """What the op returns.
 
         Asks PyTorch's meta kernel, once for the same op, input shapes and constants. Raises what that raises.
         """
@@ -69,10 +73,10 @@ class OpInfo:
         """Identifies a call by op, input shapes, dtypes and strides, and constants."""
         return self.op, _key(args), _key(kwargs)
 
-    def _ask_meta(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Spec | None], Any]:
+    def _ask_meta(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Outputs:
         if self.op in SHAPES:
-            specs: list[Spec | None] = list(SHAPES[self.op]([*args, *kwargs.values()]))
-            return specs, None if len(self.op._schema.returns) == 1 else tuple
+            specs: tuple[Spec | None, ...] = tuple(SHAPES[self.op]([*args, *kwargs.values()]))
+            return specs, None if len(self.op._schema.returns) == 1 else tuple, None
         metrics.count("MetaKernelCalls")
         meta_kwargs = {k: _to_meta(v) for k, v in kwargs.items()}
         if self.factory:
@@ -85,15 +89,16 @@ class OpInfo:
             raise RuntimeError(str(error)) from error
         except NotImplementedError:  # PyTorch has no meta kernel for this op
             if self.op in WITHOUT_META:
-                return list(WITHOUT_META[self.op](args)), tuple
+                return tuple(WITHOUT_META[self.op](args)), tuple, None
             return self._ask_lowering(args, kwargs)
         if isinstance(result, torch.Tensor):
-            return [spec_of(result)], None
+            return (spec_of(result),), None, self._view([result], meta_args)
         if isinstance(result, (list, tuple)) and all(isinstance(x, torch.Tensor) for x in result):
-            return [spec_of(x) for x in result], list if isinstance(result, list) else tuple
+            rebuild = list if isinstance(result, list) else tuple
+            return tuple(map(spec_of, result)), rebuild, self._view(result, meta_args)
         leaves, tree = pytree.tree_flatten(result, is_leaf=lambda x: x is None)
-        specs = [spec_of(x) if isinstance(x, torch.Tensor) else None for x in leaves]
-        return specs, _rebuilder(leaves, specs, tree)
+        specs = tuple(spec_of(x) if isinstance(x, torch.Tensor) else None for x in leaves)
+        return specs, _rebuilder(leaves, specs, tree), None
 
     def _call_meta(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if self.meta_op is not self.op:
@@ -103,7 +108,16 @@ class OpInfo:
                 pass
         return self.op(*args, **kwargs)
 
-    def _ask_lowering(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Spec | None], Any]:
+    def _view(self, outputs: Sequence[torch.Tensor], args: Sequence[Any]) -> Any:
+        """Row.view, from what the meta kernel returned for the first argument at offset 0."""
+        if self.op in _MOVING:  # torch_xla.slice(x, dim, start, length)
+            stride = args[0].stride(args[1])
+            return lambda args: (args[2] * stride,)
+        if self.meta_op is self.op or any(not _same_storage(o, args[0]) for o in outputs):
+            return None
+        return tuple(int(o.storage_offset()) for o in outputs)
+
+    def _ask_lowering(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Outputs:
         from torch_xla._src.ops.dtypes import torch_dtype
         from torch_xla._src.ops.lower import infer
 
@@ -113,8 +127,8 @@ class OpInfo:
         if isinstance(shapes, list) and len(self.op._schema.returns) > 1:
             shapes = tuple(shapes)
         leaves, tree = pytree.tree_flatten(shapes)
-        specs: list[Spec | None] = [None if s is None else Spec(tuple(s.shape), torch_dtype(s.dtype)) for s in leaves]
-        return specs, None if not isinstance(shapes, (list, tuple)) else _rebuilder(leaves, specs, tree)
+        specs = tuple(None if s is None else Spec(tuple(s.shape), torch_dtype(s.dtype)) for s in leaves)
+        return specs, None if not isinstance(shapes, (list, tuple)) else _rebuilder(leaves, specs, tree), None
 
     def adopt_host_tensors(self, args: Sequence[Any]) -> list[Any]:
         """`args` with host tensors uploaded, where PyTorch allows them beside tensors of another device."""
@@ -135,15 +149,22 @@ class OpInfo:
 
 
 def host_leaf(tensor: torch.Tensor) -> XlaTensor:
-    """An inner tensor with the contents of a host tensor."""
+    """An inner tensor with the contents of a host tensor, and its strides if it has no gaps."""
     tensor = tensor.detach()
-    return inner_of_value(Value(Spec(tuple(tensor.shape), tensor.dtype), transfer.upload(tensor)))
+    spec = spec_of(tensor)
+    if spec.strides is not None and not is_dense(spec.shape, spec.strides):
+        spec = spec._replace(strides=None)
+    return inner_of_value(Value(spec, transfer.upload(tensor)))
 
 
 def spec_of(tensor: torch.Tensor) -> Spec:
     """The Spec of any strided tensor."""
-    strides = None if tensor.is_contiguous() else tuple(tensor.stride())
-    return Spec(tuple(tensor.shape), tensor.dtype, strides)
+    shape, strides = tuple(tensor.shape), tuple(tensor.stride())
+    return Spec(shape, tensor.dtype, None if strides == contiguous_strides(shape) else strides)
+
+
+def _same_storage(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
 
 
 def _holds_number(argument: Any) -> bool:
@@ -202,7 +223,7 @@ def _to_shape(a: Any) -> Any:
     return jax.ShapeDtypeStruct(a.value.spec.shape, numpy_dtype(a.value.spec.dtype)) if type(a) is XlaTensor else a
 
 
-def _rebuilder(leaves: list[Any], specs: list[Spec | None], tree: Any) -> Callable[[list[Any]], Any]:
+def _rebuilder(leaves: list[Any], specs: Sequence[Spec | None], tree: Any) -> Callable[[list[Any]], Any]:
     others = [None if spec is not None else leaf for leaf, spec in zip(leaves, specs)]
 
     def rebuild(outs: list[Any]) -> Any:

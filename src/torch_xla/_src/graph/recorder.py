@@ -35,6 +35,7 @@ from typing import Any
 
 import torch
 
+from torch_xla._src.compile import poison
 from torch_xla._src.graph.opinfo import OnlyOnCpu, OpInfo, op_info
 from torch_xla._src.graph.tensor import XlaTensor, inner_of_value
 from torch_xla._src.graph.value import FLOAT_SLOT, INT_SLOT, UNSET, Ref, Row, Slot, Spec, Value, ValueRef
@@ -112,7 +113,7 @@ class Recorder:
                 row = self._replay(op, args, kwargs)
                 if row is None:
                     row = self._relax(op, args, kwargs) or self._add(op, args, kwargs)
-                outs = self._emit(row)
+                outs = self._emit(row, args)
             except BaseException as error:
                 self._rewind(*mark)
                 return self._retry(error, op, args, kwargs)
@@ -223,8 +224,7 @@ class Recorder:
         if self.failed and info.key(args, kwargs) in self.failed:
             raise OnlyOnCpu
         row = Row(op, self.node)
-        outs, row.rebuild = info.outputs(args, kwargs)
-        row.outs = tuple(outs)
+        row.outs, row.rebuild, row.view = info.outputs(args, kwargs)
         row.args = tuple(self._template(a, info, s) for a, s in zip(args, info.slottable, strict=False))
         row.names = tuple(kwargs)
         row.kwargs = tuple(self._template(v, info, info.slottable_kwargs.get(k, False)) for k, v in kwargs.items())
@@ -264,10 +264,12 @@ class Recorder:
             row.args, row.kwargs = old
         return None
 
-    def _emit(self, row: Row) -> Any:
+    def _emit(self, row: Row, args: Sequence[Any]) -> Any:
         self.node = row
         if row.random:
             self.keys.append(rng.next_key())
+        if row.view is not None:
+            return self._emit_views(row, args)
         outs: list[Any] = []
         values, generation = self.values, self.generation
         for spec in row.outs:
@@ -277,6 +279,19 @@ class Recorder:
                 continue
             value = Value(spec, None, generation, len(values))
             values.append(weakref.ref(value))
+            outs.append(inner_of_value(value))
+        return outs[0] if row.rebuild is None else row.rebuild(outs)
+
+    def _emit_views(self, row: Row, args: Sequence[Any]) -> Any:
+        viewed = args[0].value
+        base = viewed.base or weakref.ref(viewed)
+        outs = []
+        offsets = row.view(args) if callable(row.view) else row.view or ()
+        for spec, offset in zip(row.outs, offsets):
+            assert spec is not None
+            value = Value(spec, None, self.generation, len(self.values))
+            value.base, value.offset = base, viewed.offset + offset
+            self.values.append(weakref.ref(value))
             outs.append(inner_of_value(value))
         return outs[0] if row.rebuild is None else row.rebuild(outs)
 
@@ -327,6 +342,7 @@ class Recorder:
                 finally:
                     if launch.done:  # an interrupt before that leaves the recording pending
                         self._restart()
+                poison.settle()
 
     def last_recording(self) -> int:
         """Identifies the pending recording among all known ones."""
@@ -339,6 +355,8 @@ class Recorder:
                 self._record_empty(value)
             if value.buffer is None and value.generation == self.generation:
                 self.cut()
+            if poison.pending and value.buffer is not None:
+                poison.settle(value.buffer)
             if value.buffer is None:
                 raise value.error or AssertionError("an xla tensor was not computed by the recording it is in")
             return value.buffer

@@ -33,10 +33,34 @@ def _attention_backward(args: Sequence[Any]) -> list[Spec | None]:
     return [None if x is None else Spec(x.value.spec.shape, x.dtype) for x in args[1:5]]
 
 
+def _like(spec: Spec) -> Spec:
+    """A result with the strides that `empty_like` gives it."""
+    if spec.strides is None:
+        return spec
+    like = torch.empty_like(torch.empty_strided(spec.shape, spec.strides, dtype=spec.dtype, device="meta"))
+    return Spec(spec.shape, spec.dtype, None if like.is_contiguous() else like.stride())
+
+
+def _batch_norm(args: Sequence[Any], training: bool) -> list[Spec]:
+    """The CPU kernel saves no statistics in evaluation, and keeps them in the dtype of the parameters."""
+    x, weight, bias, running_mean = args[:4]
+    affine = next((p for p in (weight, bias, running_mean) if p is not None), x)
+    saved = Spec((x.shape[1] if training else 0,), affine.dtype)
+    return [_like(x.value.spec), saved, saved]
+
+
+def _batch_norm_functional(args: Sequence[Any]) -> list[Spec]:
+    return [*_batch_norm(args, args[5]), args[3].value.spec, args[4].value.spec]
+
+
 # Asked instead of PyTorch's meta kernel.
 SHAPES: dict[Any, Callable[[Sequence[Any]], list[Spec]]] = {
     aten._ctc_loss.Tensor: _ctc_loss,
     aten._grouped_mm.default: _grouped_mm,
+    aten.native_batch_norm.default: lambda args: _batch_norm(args, args[5]),
+    aten._native_batch_norm_legit.default: lambda args: _batch_norm(args, args[5]),
+    aten._native_batch_norm_legit_no_training.default: lambda args: _batch_norm(args, False),
+    aten._native_batch_norm_legit_functional.default: _batch_norm_functional,
 }
 
 # Asked where PyTorch has no meta kernel.

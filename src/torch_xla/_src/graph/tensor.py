@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from torch_xla._src.graph.value import Value
+from torch_xla._src.graph.value import Value, contiguous_strides
 
 DEVICE = torch.device("xla:0")
 _make = torch.Tensor._make_wrapper_subclass
@@ -43,7 +43,12 @@ dispatch = _load_dispatch
 def inner_of_value(value: Value) -> XlaTensor:
     """A new inner tensor that holds `value`."""
     spec = value.spec
-    if spec.strides is None:
+    if value.offset:
+        strides = spec.strides or contiguous_strides(spec.shape)
+        tensor = _make(
+            XlaTensor, spec.shape, strides=strides, storage_offset=value.offset, dtype=spec.dtype, device=DEVICE
+        )
+    elif spec.strides is None:
         tensor = _make(XlaTensor, spec.shape, dtype=spec.dtype, device=DEVICE)
     else:
         tensor = _make(XlaTensor, spec.shape, strides=spec.strides, dtype=spec.dtype, device=DEVICE)

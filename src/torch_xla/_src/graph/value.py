@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +20,25 @@ class Spec(NamedTuple):
 UNSET = -2
 
 
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides, in elements, of a contiguous tensor of this shape."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(strides[::-1])
+
+
+def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether a tensor of this geometry occupies a block of its storage with no gap and no repetition."""
+    expected = 1
+    for stride, size in sorted((s, n) for s, n in zip(strides, shape) if n != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
 class Value:
     """What one xla tensor holds: a device buffer, or a place in the pending recording.
 
@@ -27,13 +47,17 @@ class Value:
     generation, index: valid while `generation` is that of the pending recording; index >= 0 is the number of an
         output of the recording, index < 0 is leaf `-1 - index`.
     error: why it could not be computed; raised at each use.
+    base, offset: for what a view shows, the Value that its storage holds and where in it the view starts, in elements.
+        Not part of the spec: a program does not depend on them.
     """
 
-    __slots__ = ("__weakref__", "buffer", "error", "generation", "index", "spec")
+    __slots__ = ("__weakref__", "base", "buffer", "error", "generation", "index", "offset", "spec")
 
     def __init__(self, spec: Spec, buffer: Any = None, generation: int = -1, index: int = 0) -> None:
         self.spec, self.buffer, self.generation, self.index = spec, buffer, generation, index
         self.error: BaseException | None = None
+        self.base: weakref.ref[Value] | None = None
+        self.offset = 0
 
 
 class Ref(int):
@@ -68,6 +92,8 @@ class Row:
     outs: Specs of what it returns, flattened, None for what is no tensor; `rebuild` puts tensors into the op's return
         structure (None: a single tensor).
     base: number of its first output. leaf_base: leaves of the recording before it. leaves: Specs of those it adds.
+    view: None if the outputs are no views of the first argument; else where in it each starts, or a function of the
+        arguments that tells.
     random: draws random numbers, so takes a PRNG key per run.
     line: "file:line (function)" of the user's code that called the op when the row was made.
     children: rows that have followed, the one last taken first. programs: compiled programs of the recording that ends
@@ -76,7 +102,7 @@ class Row:
 
     __slots__ = (
         "args", "base", "children", "depth", "kwargs", "leaf_base", "leaves", "line", "names", "op", "outs",
-        "parent", "programs", "random", "rebuild",
+        "parent", "programs", "random", "rebuild", "view",
     )  # fmt: skip
 
     def __init__(self, op: Any, parent: Row | None) -> None:
@@ -87,6 +113,7 @@ class Row:
         self.outs: tuple[Spec | None, ...] = ()
         self.leaves: tuple[Spec, ...] = ()
         self.rebuild: Any = None
+        self.view: tuple[int, ...] | Callable[[Any], tuple[int, ...]] | None = None
         self.random = False
         self.line = ""
         self.children: list[Row] = []

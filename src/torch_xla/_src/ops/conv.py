@@ -180,7 +180,9 @@ def convolution_backward(
     for_input, for_weight, for_bias = output_mask
     gradients: list[Any] = [None, None, None]
     if for_input and transposed:
-        gradients[0] = _forward(grad_output, weight, *where, groups=groups)
+        whole = _forward(grad_output, weight, *where, groups=groups)
+        # An output padding that reaches a stride further makes windows that no element of the input stands for.
+        gradients[0] = lax.slice(whole, (0,) * whole.ndim, input.shape)
     elif for_input:
         gradients[0] = _input_gradient(grad_output, input, weight, where, groups)
     if for_weight:

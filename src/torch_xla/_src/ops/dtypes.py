@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import jax
@@ -33,6 +34,32 @@ TO_NUMPY |= {
     if hasattr(torch, name) and hasattr(ml_dtypes, name)
 }
 TO_TORCH: dict[np.dtype, torch.dtype] = {numpy_dtype: torch_dtype for torch_dtype, numpy_dtype in TO_NUMPY.items()}
+
+# Note [Narrowed dtypes]
+# 64 bits are kept, as the dtype says, unless the environment asks for less: with XLA_USE_32BIT_LONG=1 the device holds
+# int64 tensors as int32 (uint64 as uint32), with XLA_DOWNCAST_BF16=1 float64 as float32 and float32 as bfloat16, with
+# XLA_USE_BF16=1 both as bfloat16. The user's tensors keep their dtype, and a host copy has it; programs compute in what
+# the device holds. Decided when the first xla tensor is made, which imports this module.
+
+
+def _narrowed() -> dict[torch.dtype, torch.dtype]:
+    """What the device holds, for each dtype that it does not hold as it is."""
+
+    def asked(name: str) -> bool:
+        return os.environ.get(name, "").lower() not in ("", "0", "false")
+
+    narrowed: dict[torch.dtype, torch.dtype] = {}
+    if asked("XLA_USE_32BIT_LONG"):
+        narrowed |= {torch.int64: torch.int32, torch.uint64: torch.uint32}
+    if asked("XLA_USE_BF16"):
+        narrowed |= {torch.float32: torch.bfloat16, torch.float64: torch.bfloat16}
+    elif asked("XLA_DOWNCAST_BF16"):
+        narrowed |= {torch.float32: torch.bfloat16, torch.float64: torch.float32}
+    return narrowed
+
+
+NARROWED = _narrowed()
+TO_NUMPY |= {wide: TO_NUMPY[narrow] for wide, narrow in NARROWED.items()}  # all are read before one is set
 
 _LOW_PRECISION = {np.dtype("float16"), np.dtype(ml_dtypes.bfloat16)}
 

@@ -16,9 +16,9 @@ from torch_xla._src.ops.registry import OutSpec, lowers
 from torch_xla._src.ops.shape import at_least_1d, wrap_dim
 
 # Note [Indices out of range]
-# PyTorch raises for them; a compiled program cannot. Reads clamp and writes are dropped, which is what XLA's gather and
-# scatter do by themselves (mode="clip" and mode="drop" add no work). Negative indices count from the end only in the
-# ops where PyTorch's do.
+# PyTorch raises for them; a compiled program cannot, but may return that it met one: Note [Failed checks]. Reads clamp
+# and writes are dropped, which is what XLA's gather and scatter do by themselves (mode="clip" and mode="drop" add no
+# work). Negative indices count from the end only in the ops where PyTorch's do.
 
 _IDENTITY: dict[str, Callable[[np.dtype], Any]] = {
     "add": lambda dtype: 0,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import jax.scipy.linalg
 import numpy as np
 import torch
 from jax import lax
@@ -373,9 +373,90 @@ def _tolerance(a: jax.Array, largest: jax.Array, atol: Any, rtol: Any) -> jax.Ar
     return jnp.maximum(atol, rtol * largest).astype(largest.dtype)
 
 
+@lowers("aten.linalg_eig", cpu_only=True)
+def linalg_eig(self: Any) -> tuple[Any, Any]:
+    if self.size == 0:
+        dtype = jnp.promote_types(self.dtype, jnp.complex64)
+        return jnp.zeros(self.shape[:-1], dtype), jnp.zeros(self.shape, dtype)
+    values, vectors = lax.linalg.eig(self, compute_left_eigenvectors=False)
+    return values, vectors
+
+
+@lowers("aten._linalg_eigvals", cpu_only=True)
+def linalg_eigvals(self: Any) -> jax.Array:
+    if self.size == 0:
+        return jnp.zeros(self.shape[:-1], jnp.promote_types(self.dtype, jnp.complex64))
+    values: jax.Array = lax.linalg.eig(self, compute_left_eigenvectors=False, compute_right_eigenvectors=False)[0]
+    return values
+
+
+def _least_norm(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Least squares, or the solution of least norm, for matrices of full rank: by QR, as LAPACK's gels."""
+    if a.shape[-2] >= a.shape[-1]:
+        q, r = lax.linalg.qr(a, full_matrices=False)
+        return _solve_triangular(r, _adjoint(q) @ b, upper=True)
+    q, r = lax.linalg.qr(_adjoint(a), full_matrices=False)
+    return q @ _solve_triangular(r, b, upper=True, adjoint=True)
+
+
+@lowers("aten.linalg_lstsq")
+def linalg_lstsq(self: Any, b: Any, rcond: Any = None, *, driver: str | None = None) -> tuple[Any, Any, Any, Any]:
+    """The solution of least norm, by the SVD but for driver gels; the rest depends on the driver, as in LAPACK.
+
+    Residuals come whenever there are more rows than columns; for a deficient rank the caller empties them.
+    """
+    m, n = self.shape[-2:]
+    vector, right = b.ndim == self.ndim - 1, b[..., None] if b.ndim == self.ndim - 1 else b
+    real, blank = self.real.dtype, jnp.zeros((0,), self.real.dtype)
+    rank, spectrum = jnp.zeros((0,), np.int64), blank
+    if driver == "gels":
+        x = _least_norm(self, right)
+    else:
+        u, values, vh = lax.linalg.svd(self, full_matrices=False)
+        kept = values > (jnp.finfo(real).eps * max(m, n) if rcond is None else rcond) * values[..., :1]
+        inverse = jnp.where(kept, 1 / jnp.where(kept, values, 1), 0)
+        x = _adjoint(vh) @ (inverse[..., None] * (_adjoint(u) @ right))
+        rank = jnp.sum(kept, -1, dtype=np.int64)
+        spectrum = values if driver in ("gelsd", "gelss") else blank
+    residuals = jnp.sum(jnp.abs(right - self @ x) ** 2, -2) if m > n and driver in ("gels", "gelsd", "gelss") else blank
+    return x[..., 0] if vector else x, residuals, rank, spectrum
+
+
+# Terms of the Taylor series, and the norm up to which that many give the precision of the dtype (P. Bader, S. Blanes,
+# F. Casas, Computing the Matrix Exponential with an Optimized Taylor Polynomial Approximation, 2019: theta_18).
+_EXP_DEGREE = 18
+_EXP_REACH = {np.dtype("float32"): 3.01, np.dtype("float64"): 1.09}
+
+
+def _exp_taylor(a: jax.Array) -> jax.Array:
+    """Taylor polynomial of degree 18, with seven products (M. Paterson and L. Stockmeyer, 1973)."""
+    powers = [_eye_like(a, a.shape[-1]), a]
+    for _ in range(3):
+        powers.append(powers[-1] @ a)
+    chunk = lambda first, count: sum(powers[i] / math.factorial(first + i) for i in range(count))
+    total = chunk(16, 3)
+    for first in (12, 8, 4, 0):
+        total = total @ powers[4] + chunk(first, 4)
+    return total
+
+
 @lowers("aten.linalg_matrix_exp")
 def linalg_matrix_exp(self: Any) -> jax.Array:
-    return self if self.size == 0 else jax.scipy.linalg.expm(self.astype(dtypes.opmath(self.dtype)))
+    """By scaling and squaring: exp(A) = exp(A / 2^s)^(2^s), where the norm of A / 2^s is small."""
+    if self.size == 0:
+        return self
+    a = self.astype(dtypes.opmath(self.dtype))
+    norm = jnp.max(jnp.sum(jnp.abs(a), -2), -1)
+    reach = _EXP_REACH[np.dtype(norm.dtype)]
+    finite = jnp.where(jnp.isfinite(norm), norm, 0)
+    squarings = jnp.maximum(jnp.ceil(jnp.log2(finite / reach)), 0).astype(np.int32)[..., None, None]
+    start = (jnp.zeros((), np.int32), _exp_taylor(a * jnp.exp2(-squarings.astype(norm.dtype))))
+
+    def square(state: tuple[Any, Any]) -> tuple[Any, Any]:
+        done, x = state
+        return done + 1, jnp.where(done < squarings, x @ x, x)
+
+    return lax.while_loop(lambda state: state[0] < jnp.max(squarings), square, start)[1]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

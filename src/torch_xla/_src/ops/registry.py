@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from torch_xla._src.runtime import client
+
 
 @dataclass(frozen=True, slots=True)
 class OutSpec:
@@ -33,6 +35,7 @@ class Lowering:
     random: `fn` takes a JAX PRNG key first.
     specs: `fn` takes, next, the OutSpec of its output (or the list of them if the op has several).
     static: names of Scalar and float arguments that must stay constants of the program.
+    cpu_only: XLA has what `fn` needs on CPU only; on other devices the op counts as not lowered.
     """
 
     name: str
@@ -40,13 +43,14 @@ class Lowering:
     random: bool = False
     specs: bool = False
     static: frozenset[str] = frozenset()
+    cpu_only: bool = False
 
 
 _TABLE: dict[str, Lowering] = {}
 
 
 def lowers(
-    *names: str, random: bool = False, specs: bool = False, static: tuple[str, ...] = ()
+    *names: str, random: bool = False, specs: bool = False, static: tuple[str, ...] = (), cpu_only: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Registers the decorated function as the lowering of the named ops. ValueError if one already has one."""
 
@@ -57,7 +61,7 @@ def lowers(
                 raise ValueError(
                     f"{name} is already lowered by {_TABLE[name].fn.__module__}.{_TABLE[name].fn.__name__}"
                 )
-            _TABLE[name] = Lowering(name, fn, random, specs, frozenset(static))
+            _TABLE[name] = Lowering(name, fn, random, specs, frozenset(static), cpu_only)
         return fn
 
     return register
@@ -67,7 +71,10 @@ def lookup(overload: Any) -> Lowering | None:
     """The lowering of a torch OpOverload: its own, else its packet's, else None."""
     namespace, _, name = overload._schema.name.partition("::")
     packet = f"{namespace}.{name}"
-    return _TABLE.get(f"{packet}.{overload._overloadname}") or _TABLE.get(packet)
+    lowering = _TABLE.get(f"{packet}.{overload._overloadname}") or _TABLE.get(packet)
+    if lowering is not None and lowering.cpu_only and client.device_type() != "CPU":
+        return None
+    return lowering
 
 
 def lowered_names() -> list[str]:

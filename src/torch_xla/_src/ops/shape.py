@@ -358,6 +358,20 @@ def as_strided_copy(
     return lax.broadcast_in_dim(lax.transpose(block, np.argsort(order)), tuple(size), sorted(order))
 
 
+def _may_overlap(size: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether two elements may lie at the same place."""
+    reach = 0
+    for s, n in sorted((s, n) for s, n in zip(stride, size) if n > 1):
+        if s <= reach:
+            return True
+        reach += (n - 1) * s
+    return False
+
+
+def _changed(old: jax.Array, new: jax.Array) -> jax.Array:
+    return (old != new) & ~((old != old) & (new != new))  # NaN that stays NaN has not changed
+
+
 @lowers("aten.as_strided_scatter")
 def as_strided_scatter(
     x: jax.Array, src: jax.Array, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
@@ -368,7 +382,11 @@ def as_strided_scatter(
     order = _dense_order(size, stride)
     if order is None or len(order) < len(size):
         index = _strided_index(size, stride, offset)
-        return flat.at[index].set(src, mode="promise_in_bounds").reshape(x.shape)
+        if not _may_overlap(size, stride):
+            return flat.at[index].set(src, mode="promise_in_bounds").reshape(x.shape)
+        # An element that appears more than once takes the value that was written, not that of an untouched appearance.
+        index = jnp.where(_changed(jnp.take(flat, index, mode="clip"), src), index, flat.size)
+        return flat.at[index].set(src, mode="drop").reshape(x.shape)
     block = lax.transpose(src, order).reshape(-1)
     return lax.dynamic_update_slice_in_dim(flat, block, offset, 0).reshape(x.shape)
 

@@ -23,10 +23,12 @@ def upload(tensor: torch.Tensor, placement: Any = None) -> Any:
     """A jax.Array with the contents of a CPU tensor, on `placement` (a device or sharding; default device if None)."""
     import jax
 
-    from torch_xla._src.ops.dtypes import numpy_dtype
+    from torch_xla._src.ops.dtypes import NARROWED, numpy_dtype
 
     start = time.perf_counter_ns()
     dtype = numpy_dtype(tensor.dtype)
+    if tensor.dtype in NARROWED:
+        tensor = tensor.to(NARROWED[tensor.dtype])
     tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
     array = tensor.view(_BITS[tensor.dtype]).numpy().view(dtype) if tensor.dtype in _BITS else tensor.numpy()
     array = array.reshape(tensor.shape)  # .view() of a 0-d array of another dtype may add a dimension
@@ -39,8 +41,11 @@ def upload(tensor: torch.Tensor, placement: Any = None) -> Any:
     return buffer
 
 
-def download(buffer: Any) -> torch.Tensor:
-    """A CPU tensor with the contents of a jax.Array; waits until it is computed."""
+def download(buffer: Any, wanted: torch.dtype | None = None) -> torch.Tensor:
+    """A CPU tensor with the contents of a jax.Array; waits until it is computed.
+
+    wanted: the dtype of the tensor it belongs to, if the device may hold that narrowed.
+    """
     from torch_xla._src.ops.dtypes import torch_dtype
 
     start = time.perf_counter_ns()
@@ -53,4 +58,4 @@ def download(buffer: Any) -> torch.Tensor:
         tensor = torch.from_numpy(array)
     metrics.sample("TransferFromDeviceTime", time.perf_counter_ns() - start)
     metrics.sample("InboundData", array.nbytes)
-    return tensor
+    return tensor if wanted is None else tensor.to(wanted)

@@ -1,0 +1,177 @@
+"""What becomes of tensors that were computed from an index out of range, or the like.
+
+Note [Failed checks]
+A program that checks what its rows are given (Note [Checks of contents]) returns a vector that says which checks failed.
+Waiting for it at each launch would leave the device idle, so a launch is remembered until somebody looks at the vector:
+whoever reads a tensor that this launch computed, or waits for the device, and else the first cut after it is there.
+Launches are looked at in order. If a check has failed,
+
+* each tensor of the launch that depends on the row at fault loses its buffer and raises the error whenever it is used;
+  those that do not depend on it are as good as ever;
+* launches that took such a tensor, before anybody had looked, are treated alike: that is why a launch without checks is
+  remembered too, if it takes buffers of one that is. A recording that is pending still holds those buffers; they are
+  recognised when it is launched;
+* the error is raised, once, where the failure was found. No recording is lost by that.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from torch_xla._src.graph.value import Ref, Row, ValueRef
+
+CheckedRow = tuple[Row, type[Exception], str]  # a row, and what to raise if a check of it fails
+WeakValue = ValueRef | Callable[[], None]
+pending: list[Launched] = []  # launches that nobody has looked at, oldest first
+_wrong: list[Launched] = []  # those that failed, while one of their buffers lives
+_lock = threading.RLock()
+
+
+class Launched:
+    """A launch whose outputs may turn out to be wrong.
+
+    values: the Values of the recording by number. numbers, buffers: its outputs, and what it gave for each of them.
+    flags: bool[checks], whether each check failed; None if it has none.
+    sources: for each of its leaves that another Launched gave, that one and the number of the output.
+    errors: the outputs that are wrong, by number, once it has been looked at.
+    """
+
+    __slots__ = ("buffers", "checks", "errors", "flags", "node", "numbers", "places", "sources", "values")
+
+    def __init__(
+        self,
+        node: Row,
+        values: Sequence[WeakValue],
+        numbers: Sequence[int],
+        buffers: Sequence[Any],
+        flags: Any,
+        checks: Sequence[CheckedRow],
+    ) -> None:
+        self.node, self.values, self.numbers, self.flags, self.checks = node, values, numbers, flags, checks
+        self.buffers = list(map(weakref.ref, buffers))
+        self.places = dict(zip(map(id, buffers), range(len(buffers))))
+        self.sources: dict[int, tuple[Launched, int]] = {}
+        self.errors: dict[int, Exception] = {}
+
+    def number_of(self, buffer: Any) -> int | None:
+        """The number of the output that a buffer is, or None."""
+        place = self.places.get(id(buffer))
+        return None if place is None or self.buffers[place]() is not buffer else self.numbers[place]
+
+    def examine(self) -> Exception | None:
+        """Finds out which outputs are wrong, and takes their buffers away. The error if a check of this launch failed."""
+        failed = self._failed()
+        of_leaves = {-1 - i: s.errors[number] for i, (s, number) in self.sources.items() if number in s.errors}
+        if failed or of_leaves:
+            self._spread(failed, of_leaves)
+        self.sources = {}  # no chain of launches is kept
+        return failed[min(failed)] if failed else None
+
+    def _failed(self) -> dict[int, Exception]:
+        """Depth of each row with a failed check -> its error."""
+        if self.flags is None:
+            return {}
+        try:
+            flags = np.asarray(self.flags)
+        except Exception:  # the run failed as a whole: whoever reads a result of it is told so
+            return {}
+        found: dict[int, Exception] = {}
+        for flag, (row, kind, text) in zip(flags, self.checks, strict=True):
+            if flag and row.depth not in found:
+                place = f"{row.op._schema.name} at {row.line or 'an unknown line'}"
+                found[row.depth] = kind(f"{text}: {place}")
+        return found
+
+    def _spread(self, failed: dict[int, Exception], errors: dict[int, Exception]) -> None:
+        """From rows and leaves to all that depends on them. errors: by reference, those of leaves at first."""
+        for row in self.node.path():
+            error = failed.get(row.depth) or inherited(errors, row)
+            if error is not None:
+                errors |= outputs_with(error, row)
+        for number in self.numbers:
+            if number in errors:
+                self.errors[number] = errors[number]
+                if (value := self.values[number]()) is not None:
+                    value.error, value.buffer = errors[number], None
+
+    def lives(self) -> bool:
+        """Whether a wrong buffer is still held by somebody."""
+        return any(number in self.errors and b() is not None for number, b in zip(self.numbers, self.buffers))
+
+
+def inherited(errors: dict[int, Exception], row: Row) -> Exception | None:
+    """The error of an argument of the row. errors: by reference, of outputs (>= 0) and leaves."""
+    return _first(errors, (row.args, row.kwargs))
+
+
+def outputs_with(error: Exception, row: Row) -> dict[int, Exception]:
+    """The error for each output of the row, by number."""
+    return dict.fromkeys(range(row.base, row.base + len(row.outs)), error)
+
+
+def _first(errors: dict[int, Exception], templates: Any) -> Exception | None:
+    """The error of the first reference in (nested) argument templates that has one."""
+    for t in templates:
+        error = errors.get(t) if type(t) is Ref else _first(errors, t) if type(t) is tuple else None
+        if error is not None:
+            return error
+    return None
+
+
+def _sources(leaf_buffers: Sequence[Any]) -> dict[int, tuple[Launched, int]]:
+    """For each leaf that a launch gave of which more is to be known, that one and the number of the output."""
+    found: dict[int, tuple[Launched, int]] = {}
+    if pending or _wrong:
+        leaves = dict(zip(map(id, leaf_buffers), range(len(leaf_buffers))))
+        for launched in (*_wrong, *pending):
+            for key in leaves.keys() & launched.places.keys():
+                leaf = leaves[key]
+                if (number := launched.number_of(leaf_buffers[leaf])) is not None:
+                    found[leaf] = launched, number
+    return found
+
+
+def remember(
+    node: Row,
+    values: Sequence[WeakValue],
+    numbers: Sequence[int],
+    buffers: Sequence[Any],
+    leaf_buffers: Sequence[Any],
+    flags: Any,
+    checks: Sequence[CheckedRow],
+) -> None:
+    """Takes note of a launch (as for Launched), and of the buffers it took."""
+    with _lock:
+        sources = _sources(leaf_buffers)
+        if flags is None and not sources:
+            return
+        launched = Launched(node, values, numbers, buffers, flags, checks)
+        launched.sources = sources
+        pending.append(launched)
+
+
+def settle(buffer: Any = None, wait: bool = False) -> None:
+    """Looks at the launches that have finished; waits for the one that gives `buffer` and those before it, or for all.
+
+    Raises the error of the first check that failed.
+    """
+    if not pending:
+        return
+    with _lock:
+        places = [i for i, launched in enumerate(pending, 1) if wait or launched.number_of(buffer) is not None]
+        due = places[-1] if places else 0
+        first = None
+        while pending and (due > 0 or pending[0].flags is None or pending[0].flags.is_ready()):
+            error = pending[0].examine()
+            launched = pending.pop(0)
+            if launched.errors:
+                _wrong.append(launched)
+            first, due = first or error, due - 1
+        _wrong[:] = [launched for launched in _wrong if launched.lives()]
+    if first is not None:
+        raise first

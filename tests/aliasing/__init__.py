@@ -1,0 +1,1 @@
+"""Random programs of views, writes and reads, run on the CPU and on device xla, and compared in all that can be observed."""
