@@ -93,7 +93,7 @@ def _attempt(look: Callable[[torch.Tensor], Any], t: torch.Tensor) -> Any:
 
 _LOOKS: tuple[Callable[[torch.Tensor], Any], ...] = (
     lambda t: (tuple(t.shape), t.storage_offset(), t.is_contiguous(), str(t.dtype)),
-    lambda t: [s for s, n in zip(t.stride(), t.shape) if n > 1],  # other strides mean nothing
+    lambda t: [s for s, n in zip(t.stride(), t.shape) if n > 1 and t.numel()],  # other strides mean nothing
     lambda t: (t._version, t.requires_grad),
     lambda t: (t.is_leaf, t._is_view()),
     lambda t: t.tolist(),
