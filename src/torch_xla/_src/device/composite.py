@@ -56,8 +56,26 @@ def _ctc_loss(log_probs: torch.Tensor, targets: torch.Tensor, *lengths_and_optio
     return _aten.ctc_loss.Tensor.decompose(log_probs, targets, *lengths, *options)
 
 
+def _matrix_rank_out(overload: str) -> Any:
+    """PyTorch's returns a new tensor for tensors like these, and leaves `out` as it was."""
+    rank = getattr(_aten.linalg_matrix_rank, overload)
+
+    def kernel(*args: Any, out: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        result = rank(*args, **kwargs)
+        return out.resize_(result.shape).copy_(result) if out.shape != result.shape else out.copy_(result)
+
+    return kernel
+
+
 def install() -> None:
     """Registers the kernels."""
+    for suffix, overload in (
+        ("out", "default"),
+        ("out_tol_tensor", "tol_tensor"),
+        ("atol_rtol_float_out", "atol_rtol_float"),
+        ("atol_rtol_tensor_out", "atol_rtol_tensor"),
+    ):
+        _library.impl(f"linalg_matrix_rank.{suffix}", _matrix_rank_out(overload))
     _library.impl("linalg_det", _det)
     _library.impl("linalg_slogdet", _slogdet)
     _library.impl("logdet", _logdet)

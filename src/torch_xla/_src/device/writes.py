@@ -49,11 +49,12 @@ _CASTING = {
 }  # fmt: skip
 # out= of these has to be of the result's dtype although they are pointwise or take a dtype.
 _EXACT = {
-    "where", "linalg_vector_norm", "norm", "abs", "ceil", "conj_physical", "floor", "frac", "frexp", "heaviside", "isneginf",
-    "isposinf", "signbit", "nan_to_num", "neg", "gelu", "hardshrink", "softplus", "softshrink", "round", "sgn", "sign", "trunc",
+    "where", "linalg_vector_norm", "norm", "abs", "ceil", "conj_physical", "floor", "frac", "frexp",
+    "heaviside", "isneginf", "bitwise_not", "isposinf", "signbit", "nan_to_num", "neg", "gelu", "hardshrink",
+    "softplus", "softshrink", "round", "sgn", "sign", "trunc",
 }  # fmt: skip
 # out= of these may share no memory with an input, not even all of it, and may hold no element twice.
-_SEPARATE = {"gather", "index_select", "kthvalue", "masked_select", "take"}
+_SEPARATE = {"cat", "gather", "index_select", "kthvalue", "masked_select", "take"}
 # These compute in the dtype of `out`, if none is given.
 _IN_DTYPE_OF_OUT = {"sum", "nansum", "prod", "cumsum", "cumprod", "linspace", "logspace"}
 # Some part of the name of every overload that has outputs as arguments.
@@ -106,12 +107,12 @@ def _refuse_overlap(target: torch.Tensor, args: Any, at_all: bool) -> None:
     for other in args:
         if isinstance(other, (list, tuple)):
             _refuse_overlap(target, other, at_all)
-        elif isinstance(other, torch.Tensor) and torch._C._is_alias_of(target, other) and target.numel():
+        elif isinstance(other, torch.Tensor) and torch._C._is_alias_of(target, other):
             if not (is_dense(target.shape, target.stride()) and is_dense(other.shape, other.stride())):
                 continue
             (start, end), (first, last) = _span(target), _span(other)
             same = (start, end) == (first, last) and target.stride() == other.stride()
-            if start < last and first < end and (at_all or not same):
+            if (start < last and first < end and not same) or (same and at_all):
                 raise RuntimeError(
                     "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single "
                     "memory location. Please clone() the tensor before performing the operation."
@@ -218,6 +219,7 @@ class _InPlace:
         self.single = len(self.op._schema.returns) == 1
         self.repeatable, self.no_overlap = packet in _REPEATABLE, packet in _NO_OVERLAP
         self.elementwise = torch.Tag.pointwise in self.op.tags or packet == "copy_"
+        self.real = packet in ("abs_", "_foreach_abs_")  # whose result is real, and has no place in a complex tensor
         self.foreach = packet.startswith("_foreach")
         self.tensors = [i for i, a in enumerate(arguments) if str(a.type) == "Tensor"]
 
@@ -237,6 +239,8 @@ class _InPlace:
             for one in target:
                 if one._is_view():
                     _refuse_repeats(one)
+        if self.real and any(t.is_complex() for t in (target if type(target) is list else [target])):
+            raise RuntimeError("In-place abs is not supported for complex tensors.")
         with torch._C._ExcludeDispatchKeyGuard(_KEY):
             results = self.functional(*map(_unwrap, args), **{k: _unwrap(v) for k, v in kwargs.items()})
         if self.elementwise or self.no_overlap:
@@ -274,7 +278,11 @@ class _Out:
         if self.functional is not None and len(self.functional._schema.returns) != len(self.outs) + len(self.inputs):
             self.functional = None
         takes_dtype = self.functional is not None and "dtype" in [a.name for a in self.functional._schema.arguments]
-        self.joins = packet in ("cat", "_chunk_cat")  # which raise a TypeError where others raise a RuntimeError
+        self.joins = packet in (
+            "cat",
+            "_chunk_cat",
+            "stack",
+        )  # which raise a TypeError where others raise a RuntimeError
         self.pointwise = self.functional is not None and torch.Tag.pointwise in self.functional.tags
         self.exact = packet in _EXACT or not (
             takes_dtype or self.pointwise or packet in _CASTING or self.name in _CASTING
