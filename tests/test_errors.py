@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import traceback
 
 import pytest
@@ -267,3 +269,27 @@ def test_an_interrupt_inside_a_step():
     values = [float(x) for x in losses]
     assert len(values) == 3
     assert values[2] < values[0]
+
+
+FORK = """
+import os, sys, torch
+x = torch.ones(3, device="xla")
+assert x.sum().item() == 3
+y = x + 1
+for use in (lambda: y.tolist(), lambda: torch.ones(2, device="xla"), lambda: torch.ones(2).to("xla"), lambda: x.mul_(2)):
+    child = os.fork()
+    if not child:
+        try:
+            use()
+        except RuntimeError as error:
+            os._exit(7 if "forked subprocess" in str(error) else 1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+assert y.tolist() == [2, 2, 2]
+"""
+
+
+def test_a_forked_child_is_told_that_it_cannot_use_the_device():
+    """XLA's threads are not forked: it would wait for them for ever."""
+    result = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr

@@ -8,6 +8,8 @@ import io
 import pytest
 import torch
 
+import torch_xla
+
 F64, I64, I32, BOOL = torch.float64, torch.int64, torch.int32, torch.bool
 
 
@@ -47,6 +49,12 @@ CASES = {
     "index_add_ of itself": lambda x: x.index_add_(0, where(x, 0, 1, 2, 3, 4, 5), x),
     "scatter_ of a part of itself": lambda x: x.scatter_(0, where(x, 0, 1), x[:2]),
     "index_put_ of a part of itself": lambda x: x.index_put_((where(x, 0, 1),), x[:2]),
+    # lists whose members are the same tensor, or share its memory: one after the other
+    "foreach of one tensor": lambda x: torch._foreach_mul_([x, x], [2.0, 3.0]),
+    "foreach of overlapping views": lambda x: torch._foreach_add_([x[:3], x[1:4], x[4:]], 1),
+    "foreach that reads what it wrote": lambda x: torch._foreach_add_([x[:3], x[3:]], [x[3:], x[:3]]),
+    "foreach_addcmul_ of one tensor": lambda x: torch._foreach_addcmul_([x, x], [x, x], [x, x]),
+    "clip of one gradient": lambda x: torch._foreach_mul_([x, x.clone(), x], where(x, 2.0)[0]),
     # dtypes that do not fit
     "bool.mul_(0.5)": lambda x: ones(x, 2, dtype=BOOL).mul_(0.5),
     "int.add_(float)": lambda x: ones(x, 6, dtype=I32).add_(x),
@@ -127,6 +135,23 @@ def test_a_write_by_a_list_op_is_noticed_by_autograd():
     torch._foreach_mul_([x], 2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.backward()
+
+
+def test_threads_may_meet_at_the_first_use_of_an_op():
+    from concurrent.futures import ThreadPoolExecutor
+
+    from torch_xla._src.device.writes import _InPlace, _kernels
+
+    name, kernel = next((n, k) for n, k in _kernels() if n == "aten::addcmul_")
+    x = torch.arange(6.0, device="xla")
+    torch_xla.sync()
+    for _ in range(20):
+        fresh = kernel(name, None)
+        assert isinstance(fresh, _InPlace)
+        with ThreadPoolExecutor(4) as pool:  # each resolves the op, or finds it resolved
+            keys = torch._C._dispatch_keys(x)
+            for future in [pool.submit(fresh, keys, torch.zeros(6, device="xla"), x, x) for _ in range(4)]:
+                assert future.result().tolist() == [0, 1, 4, 9, 16, 25]
 
 
 def test_a_storage_that_others_share_does_not_grow():

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -21,12 +22,21 @@ from torch_xla._src.graph.value import contiguous_strides
 _library = torch.library.Library("aten", "IMPL", "Functionalize")
 _composite = torch.library.Library("aten", "IMPL", "AutogradXLA")  # where a composite op is taken apart
 _aten = torch.ops.aten
-_UNSHARED = 2  # use count of a storage that one tensor is in: the tensor's, and that of the Python object that is asked
 
 
 def is_shared(tensor: torch.Tensor) -> bool:
     """Whether other tensors are in the storage of an xla tensor."""
-    return bool(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata) > _UNSHARED)
+    return _use_count(tensor) > _use_count_alone()
+
+
+def _use_count(tensor: torch.Tensor) -> int:
+    return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))
+
+
+@cache
+def _use_count_alone() -> int:
+    """The use count of a storage that one tensor is in; how often its Python objects count depends on the release."""
+    return _use_count(torch.empty(1, device="xla"))
 
 
 def is_view(tensor: torch.Tensor) -> bool:

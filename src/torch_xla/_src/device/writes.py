@@ -55,6 +55,8 @@ _EXACT = {
 }  # fmt: skip
 # out= of these may share no memory with an input, not even all of it, and may hold no element twice.
 _SEPARATE = {"cat", "gather", "index_select", "kthvalue", "masked_select", "take"}
+# These raise a TypeError where others raise a RuntimeError.
+_JOINING = {"cat", "_chunk_cat", "stack"}
 # These compute in the dtype of `out`, if none is given.
 _IN_DTYPE_OF_OUT = {"sum", "nansum", "prod", "cumsum", "cumprod", "linspace", "logspace"}
 # Some part of the name of every overload that has outputs as arguments.
@@ -200,6 +202,23 @@ def _functional_of(op: Any) -> Any:
         return None
 
 
+def _in_sequence(targets: list[torch.Tensor], others: Any) -> bool:
+    """Whether a later member of a list op sees what an earlier one wrote: a tensor, or its memory, stands there twice."""
+    lists = [x for x in others if type(x) is list and len(x) == len(targets) and isinstance(x[0], torch.Tensor)]
+    views = any(t._is_view() for members in (targets, *lists) for t in members)
+    key = (lambda t: t.untyped_storage()._cdata) if views else id
+    written = {key(t): position for position, t in enumerate(targets)}
+    return len(written) < len(targets) or any(
+        written.get(key(t), position) != position for members in lists for position, t in enumerate(members)
+    )
+
+
+def _at(args: Any, position: int) -> list[Any]:
+    """The arguments of a list op for one member of its lists."""
+    length = len(args[0])
+    return [a[position : position + 1] if type(a) is list and len(a) == length else a for a in args]
+
+
 class _InPlace:
     """The kernel of one in-place overload."""
 
@@ -209,19 +228,20 @@ class _InPlace:
 
     def _resolve(self) -> None:
         packet, _, overload = self.name.partition("::")[2].partition(".")
-        self.op = getattr(getattr(_aten, packet), overload or "default")
-        arguments = self.op._schema.arguments
-        self.functional = _functional_of(self.op)
+        op = getattr(getattr(_aten, packet), overload or "default")
+        arguments = op._schema.arguments
+        self.functional = _functional_of(op)
         # The results of the functional form stand in the order of what is written.
         self.written = [i for i, a in enumerate(arguments) if a.is_write]
         # Fused optimizers declare a write to the gradients, which happens only when there is a scale to take off.
         self.unscaled = 1 if "grad_scale" in [a.name for a in arguments] else None
-        self.single = len(self.op._schema.returns) == 1
+        self.single = len(op._schema.returns) == 1
         self.repeatable, self.no_overlap = packet in _REPEATABLE, packet in _NO_OVERLAP
-        self.elementwise = torch.Tag.pointwise in self.op.tags or packet == "copy_"
+        self.elementwise = torch.Tag.pointwise in op.tags or packet == "copy_"
         self.real = packet in ("abs_", "_foreach_abs_")  # whose result is real, and has no place in a complex tensor
         self.foreach = packet.startswith("_foreach")
         self.tensors = [i for i, a in enumerate(arguments) if str(a.type) == "Tensor"]
+        self.op = op  # last: another thread may come at any time, and asks for this
 
     def __call__(self, keys: Any, *args: Any, **kwargs: Any) -> Any:
         if self.op is None:
@@ -239,6 +259,10 @@ class _InPlace:
             for one in target:
                 if one._is_view():
                     _refuse_repeats(one)
+            if len(target) > 1 and _in_sequence(target, args[1:]):
+                for position in range(len(target)):
+                    self(keys, *_at(args, position), **kwargs)
+                return target if self.single else None
         if self.real and any(t.is_complex() for t in (target if type(target) is list else [target])):
             raise RuntimeError("In-place abs is not supported for complex tensors.")
         with torch._C._ExcludeDispatchKeyGuard(_KEY):
@@ -270,25 +294,22 @@ class _Out:
 
     def _resolve(self) -> None:
         packet, _, overload = self.name.partition("::")[2].partition(".")
-        self.op = getattr(getattr(_aten, packet), overload)
-        self.outs = [a.name for a in self.op._schema.arguments if a.is_out]
-        self.functional = _functional_of(self.op)
+        op = getattr(getattr(_aten, packet), overload)
+        self.outs = [a.name for a in op._schema.arguments if a.is_out]
+        self.functional = _functional_of(op)
         # Its results are those for `out`, then those for inputs that are written to.
-        self.inputs = [i for i, a in enumerate(self.op._schema.arguments) if a.is_write and not a.is_out]
+        self.inputs = [i for i, a in enumerate(op._schema.arguments) if a.is_write and not a.is_out]
         if self.functional is not None and len(self.functional._schema.returns) != len(self.outs) + len(self.inputs):
             self.functional = None
         takes_dtype = self.functional is not None and "dtype" in [a.name for a in self.functional._schema.arguments]
-        self.joins = packet in (
-            "cat",
-            "_chunk_cat",
-            "stack",
-        )  # which raise a TypeError where others raise a RuntimeError
+        self.joins = packet in _JOINING
         self.pointwise = self.functional is not None and torch.Tag.pointwise in self.functional.tags
         self.exact = packet in _EXACT or not (
             takes_dtype or self.pointwise or packet in _CASTING or self.name in _CASTING
         )
         self.separate = packet in _SEPARATE
         self.in_dtype_of_out = takes_dtype and packet in _IN_DTYPE_OF_OUT
+        self.op = op
 
     def __call__(self, keys: Any, *args: Any, **kwargs: Any) -> Any:
         if self.op is None:

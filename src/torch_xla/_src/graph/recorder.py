@@ -28,6 +28,7 @@ output (a parameter just updated in place), unless its reference count says that
 from __future__ import annotations
 
 import math
+import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -344,6 +345,11 @@ class Recorder:
                         self._restart()
                 poison.settle()
 
+    def after_fork(self) -> None:
+        """In a forked child, in which XLA would wait for threads that were not forked: every use is an error."""
+        if client.is_initialized():
+            self.record = self.cut = self.buffer = self.about_to_upload = _refuse_in_child  # type: ignore[method-assign]
+
     def last_recording(self) -> int:
         """Identifies the pending recording among all known ones."""
         return id(self.node)
@@ -387,4 +393,12 @@ def relax(a: Any, t: Any, slottable: bool) -> Any:
     return t
 
 
+def _refuse_in_child(*_: Any, **__: Any) -> Any:
+    raise RuntimeError(
+        "device xla cannot be used in a forked subprocess once its parent has used it. In workers of a DataLoader keep "
+        "tensors on the CPU; else start processes with the 'spawn' start method"
+    )
+
+
 RECORDER = Recorder()
+os.register_at_fork(after_in_child=RECORDER.after_fork)
