@@ -37,6 +37,7 @@ check: test lint types
 conformance: $(stamp)
 	$(run) -m tests.conformance --doc
 	$(run) -m tests.aliasing.check --programs 10000
+	$(run) -m pytest --every-dtype tests/test_same_exceptions.py
 
 clean:
 	rm -rf .venv .venv-* build demo_output src/*.egg-info

@@ -24,7 +24,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch  # noqa: E402  (only after the environment is set)
 
-import torch_xla  # noqa: E402
+import torch_xla  # noqa: E402  (only after the environment is set)
 
 torch.set_num_threads(1)
 pytest.register_assert_rewrite("tests.same", "tests.ops.database")

@@ -144,7 +144,7 @@ def test_formatting():
     assert f"{x:.2f}" == "2.50"
     assert f"{x}" == "2.5"  # format() of a 0-d tensor is that of its number
     assert f"{torch.ones(1, device='xla')}" == "tensor([1.], device='xla:0')"
-    assert "%.1f" % x == "2.5"  # noqa: UP031
+    assert "%.1f" % x == "2.5"  # noqa: UP031  (the operator is what is tested)
 
 
 # ---- views and writes ------------------------------------------------------------------------------------------------

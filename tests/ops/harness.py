@@ -105,6 +105,7 @@ class CheckLowerings(TorchDispatchMode):
     calls: Counter[str] = field(default_factory=Counter)
     rtol: float | None = None
     atol: float | None = None
+    wide: torch.dtype | None = None  # the dtype to compute the reference in, if not that of the call
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -135,6 +136,8 @@ class CheckLowerings(TorchDispatchMode):
                 if variant._schema.name.startswith("aten::_foreach") or "_fused" in name or "_amp" in name
                 else outputs
             )
+            if self.wide is not None:
+                expected = self._in_wider_dtype(variant, before, expected)
             with jax.enable_x64(True):
                 args, kwargs = pytree.tree_map(lambda a: to_jax(a) if isinstance(a, torch.Tensor) else a, before)
                 lowering = lookup(variant)
@@ -157,18 +160,31 @@ class CheckLowerings(TorchDispatchMode):
                 f"{variant}{shown}: {type(error).__name__} {str(error)[:300]} ({where.filename}:{where.lineno})"
             )
 
+    def _in_wider_dtype(self, variant: Any, before: Any, expected: Any) -> Any:
+        """What the call gives in the dtype `wide`, rounded to the dtypes of its results."""
+        widened = pytree.tree_map(
+            lambda a: a.to(self.wide) if isinstance(a, torch.Tensor) and a.is_floating_point() else a, before
+        )
+        exact = variant(*widened[0], **widened[1])
+        return pytree.tree_map(lambda e, w: w.to(e.dtype) if isinstance(e, torch.Tensor) else e, expected, exact)
+
 
 def check_opinfo(
-    op: Any, dtype: torch.dtype, samples: int = 3, backward: bool = True, tolerance: float | None = None
+    op: Any,
+    dtype: torch.dtype,
+    samples: int = 3,
+    backward: bool = True,
+    tolerance: float | None = None,
+    wide: torch.dtype | None = None,
 ) -> list[str]:
     """Failures of an OpInfo's first samples, forward and (for floating dtypes) backward.
 
     tolerance: relative and absolute; torch.testing's for the dtype if not given.
     """
     load_families()  # here, so that a family that fails to import is not taken for a sample that the CPU refuses
-    mode = CheckLowerings(rtol=tolerance, atol=tolerance)
+    mode = CheckLowerings(rtol=tolerance, atol=tolerance, wide=wide)
     grad = backward and op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
-    if dtype in (torch.bfloat16, torch.float16) and tolerance is None:
+    if dtype in (torch.bfloat16, torch.float16):
         mode.rtol, mode.atol = 2e-2, 2e-2
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

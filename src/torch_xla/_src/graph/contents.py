@@ -104,7 +104,7 @@ class BadOffsets(NamedTuple):
 
 
 class MoreThan(NamedTuple):
-    """Whether more than `count` elements are true."""
+    """Whether more than `limit` elements are true."""
 
     limit: int
 

@@ -12,7 +12,7 @@ from torch_xla._src.graph.dispatch import aten, dispatch, download, handles
 from torch_xla._src.graph.opinfo import host_leaf
 from torch_xla._src.graph.recorder import RECORDER
 from torch_xla._src.graph.tensor import XlaTensor
-from torch_xla._src.ops import lexsort as _defines_the_op  # noqa: F401
+from torch_xla._src.ops import lexsort as _defines_the_op  # noqa: F401  (for its effect on torch.ops)
 from torch_xla._src.ops.lower import how
 
 

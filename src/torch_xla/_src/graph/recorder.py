@@ -348,7 +348,8 @@ class Recorder:
     def after_fork(self) -> None:
         """In a forked child, in which XLA would wait for threads that were not forked: every use is an error."""
         if client.is_initialized():
-            self.record = self.cut = self.buffer = self.about_to_upload = _refuse_in_child  # type: ignore[method-assign]
+            for name in ("record", "cut", "buffer", "about_to_upload"):
+                setattr(self, name, _refuse_in_child)
 
     def last_recording(self) -> int:
         """Identifies the pending recording among all known ones."""

@@ -10,7 +10,7 @@ import torch
 from torch_xla._src.graph.dispatch import aten, dispatch, handles
 from torch_xla._src.graph.recorder import RECORDER
 from torch_xla._src.graph.tensor import XlaTensor, inner_of_value
-from torch_xla._src.ops import dynamic_slice as _defines_the_ops  # noqa: F401
+from torch_xla._src.ops import dynamic_slice as _defines_the_ops  # noqa: F401  (for its effect on torch.ops)
 
 
 def _bounds(size: int, start: Any, end: Any) -> tuple[int, int]:
