@@ -1,15 +1,65 @@
 """The persistent compilation cache: a second process does not compile what an earlier one did.
 
-JAX's own cache is used, keyed by the program, compile options and versions. On by default.
+JAX decides what is kept, keyed by the program, compile options and versions. On by default.
+
+Note [Files of the disk cache]
+JAX writes an entry in place: another process may read half of it, and after a crash the half stays, since an entry that
+is there is never written again. So the files are ours: written beside their place, moved there in one step, and read
+with a checksum; one that fails it is removed, and the program is compiled and kept again.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
+import tempfile
 from functools import cache
 from pathlib import Path
 
 import jax
+from jax._src import compilation_cache
+from jax._src.compilation_cache_interface import CacheInterface
+
+_SUFFIX = ".program"
+_DIGEST = hashlib.sha256().digest_size
+
+
+class ProgramFiles(CacheInterface):
+    """Compiled programs by key, one file each: a SHA-256 digest of the contents, then the contents."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory
+
+    def _file(self, key: str) -> Path:
+        return self._path / (key + _SUFFIX)
+
+    def get(self, key: str) -> bytes | None:
+        """The contents kept under `key`; None if there are none, or if the file is not what was written."""
+        file = self._file(key)
+        try:
+            data = file.read_bytes()
+        except OSError:
+            return None
+        digest, contents = data[:_DIGEST], data[_DIGEST:]
+        if hashlib.sha256(contents).digest() == digest:
+            return contents
+        with contextlib.suppress(OSError):  # another process may have removed or replaced it
+            file.unlink()
+        return None
+
+    def put(self, key: str, value: bytes) -> None:
+        """Keeps `value` under `key`. A full or read-only disk keeps nothing."""
+        with contextlib.suppress(OSError):
+            descriptor, name = tempfile.mkstemp(dir=self._path, prefix=".unfinished-")
+            try:
+                with open(descriptor, "wb") as file:
+                    file.write(hashlib.sha256(value).digest())
+                    file.write(value)
+                os.replace(name, self._file(key))
+            except BaseException:
+                os.unlink(name)
+                raise
 
 
 def default_directory() -> Path:
@@ -31,3 +81,11 @@ def enable() -> None:
     jax.config.update("jax_compilation_cache_dir", path)
     # JAX keeps only what took over a second to compile; many small programs add up to a slow start too.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    _use(ProgramFiles(Path(path)))
+
+
+def _use(files: ProgramFiles) -> None:
+    """Puts `files` where JAX keeps its cache of this process; JAX has no public call for that."""
+    with compilation_cache._cache_initialized_mutex:
+        compilation_cache._cache = files
+        compilation_cache._cache_initialized = True
