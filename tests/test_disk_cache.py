@@ -34,15 +34,15 @@ def test_second_process_compiles_nothing_and_damaged_files_are_replaced(tmp_path
     value, hits = run(tmp_path)
     assert (value, hits) == (61.0, 0)
     files = sorted(tmp_path.glob("*.program"))
-    assert files and sorted(tmp_path.iterdir()) == files
+    assert files
+    assert sorted(tmp_path.iterdir()) == files
     assert run(tmp_path) == (61.0, len(files))
     whole = [file.read_bytes() for file in files]
     for file, data in zip(files, whole, strict=True):
         file.write_bytes(data[: len(data) // 2])
     assert run(tmp_path) == (61.0, 0)
-    assert sorted(tmp_path.iterdir()) == files and all(
-        len(file.read_bytes()) > len(data) // 2 for file, data in zip(files, whole)
-    )
+    assert sorted(tmp_path.iterdir()) == files
+    assert all(len(file.read_bytes()) > len(data) // 2 for file, data in zip(files, whole))
     assert run(tmp_path) == (61.0, len(files))
 
 

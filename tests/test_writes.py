@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import torch_xla
+from torch_xla._src.graph.recorder import RECORDER
 
 F64, I64, I32, BOOL = torch.float64, torch.int64, torch.int32, torch.bool
 
@@ -199,3 +200,27 @@ def test_functional_tensors_of_other_devices_get_the_kernels_of_pytorch():
     compiled, eager = (torch.arange(6.0), torch.arange(4.0)), (torch.arange(6.0), torch.arange(4.0))
     results = torch.compile(writes, backend="aot_eager")(*compiled)
     torch.testing.assert_close((*results, *compiled), (*writes(*eager), *eager))
+
+
+def test_views_after_a_write_are_recorded_once():
+    for x in (torch.zeros(2, 3, device="xla"), torch.zeros(2, 3).to("xla")):
+        x.add_(1)
+        before = RECORDER.pending
+        view = x.t()
+        view.sum()
+        assert RECORDER.pending == before + 2
+        x.add_(1)  # `view` sees it
+        assert view.cpu().tolist() == [[2, 2]] * 3
+
+
+def test_gradient_of_a_conjugated_upload():
+    """PyTorch's formula for `rfft` keeps a pointer to the sizes of its gradient while it makes views of it."""
+    x, g = torch.randn(20), torch.randn(11, dtype=torch.complex64)
+    grads = []
+    for device in ("cpu", "xla"):
+        leaf = x.detach().to(device).requires_grad_()
+        torch.fft.rfft(leaf).backward(g.to(device).conj())
+        torch.fft.ihfft(leaf).abs().sum().backward()
+        assert leaf.grad is not None
+        grads.append(leaf.grad.cpu())
+    torch.testing.assert_close(*grads)

@@ -85,9 +85,6 @@ _STRIDED = "device xla has strided tensors only"
 _UNSTABLE = "the CPU does not keep the order of equal elements, ours does"
 _STATISTICS = "the saved statistics are float32, as the meta kernel and CUDA have them"
 _WIDER = "a wider `out` is accepted"
-_DANGLING = (
-    "PyTorch's formula keeps a pointer to the sizes of a view that functionalization makes anew: docs/dev/next.md"
-)
 _COMPLEX32 = "XLA has no complex numbers with 16-bit parts"
 _ALL = ("float32", "float64", "int64", "int32", "bool", "bfloat16", "float16", "complex64")
 _GROUPS: tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], str], ...] = (
@@ -96,7 +93,6 @@ _GROUPS: tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], str], ..
     (("sparse.sampled_addmm",), ("float32", "float64", "complex64"), ("forward",), _STRIDED),
     (("optim.SparseAdam",), ("float32",), ("forward",), _STRIDED),
     (("chalf",), _ALL, ("forward",), _COMPLEX32),
-    (("stft", "fft.ihfft"), ("float32",), ("gradient",), _DANGLING),
     (("matrix_exp",), ("bfloat16", "float16"), ("forward",), "the CPU's result is NaN (torch 2.13)"),
     (("complex",), ("float16",), ("forward", "out"), _COMPLEX32),
     (("view_as_complex",), ("float16",), ("forward",), _COMPLEX32),

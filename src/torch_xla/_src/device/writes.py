@@ -6,6 +6,12 @@ the functional form of the op, checks that the target can take the result, and w
 of other devices (torch.compile traces with them) get PyTorch's kernels.
 
 Some functional forms return contiguous tensors although the target is transposed: the strides of a target are kept.
+
+Note [Writes that nobody else sees]
+A tensor that is alone in its storage and shows all of it takes the new Value in its inner tensor, and functionalization
+is not told. Told, it makes every later view of the tensor twice, since a new view starts behind the writes of its
+storage; and a view that C++ code holds during an op (a lazy `conj()` in the gradient of an FFT) has new sizes and
+strides behind its back.
 """
 
 from __future__ import annotations
@@ -18,6 +24,7 @@ import torch
 from torch.autograd.graph import increment_version
 
 from torch_xla._src.device.aliasing import is_shared, is_view
+from torch_xla._src.graph.tensor import XlaTensor, inner_of, inner_of_value
 from torch_xla._src.graph.value import is_dense
 
 _aten = torch.ops.aten
@@ -164,7 +171,12 @@ def _write(target: Any, result: Any, exact: bool = False, resize: bool = False) 
             f"match the required output shape {list(result.shape)}. Pass an out tensor of that shape, or an empty one.",
             stacklevel=3,
         )
-    if target.shape != result.shape and (is_view(target) or is_shared(target)):
+    traced = type(result) is not XlaTensor  # by torch.compile, with a fake tensor
+    if not (traced or is_shared(target) or is_view(target)):
+        if target.shape == result.shape:
+            inner_of(target).value = result.value
+            return
+    elif target.shape != result.shape:
         target.resize_(result.shape)
     torch._functionalize_replace(target, result)
     torch._functionalize_commit_update(target)
@@ -174,10 +186,8 @@ def _write(target: Any, result: Any, exact: bool = False, resize: bool = False) 
 def _with_strides_of(target: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
     """A fresh result that reports the strides of the tensor it is written to: an in-place op does not change them."""
     strides = target.stride()
-    if strides == result.stride():
+    if strides == result.stride() or type(result) is not XlaTensor:
         return result
-    from torch_xla._src.graph.tensor import inner_of_value
-
     value = result.value
     value.spec = value.spec._replace(strides=None if target.is_contiguous() else tuple(strides))
     return inner_of_value(value)

@@ -37,6 +37,20 @@ def _masked_select(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     return _index(aten.index.Tensor, (x, [mask]), {})
 
 
+def _flattened(x: Any, mask: Any) -> tuple[Any, Any]:
+    """`x` and a mask of its leading dims with those dims as one, so that one index stands for each true element."""
+    rank = mask.ndim
+    if type(mask) is not XlaTensor or rank == 1:
+        return x, mask
+    return _reshaped(x, [mask.numel(), *x.shape[rank:]]), _reshaped(mask, [mask.numel()])
+
+
+def _reshaped(x: Any, shape: list[int]) -> Any:
+    if not x.is_contiguous():
+        x = _record(aten.clone.default, x, memory_format=torch.contiguous_format)
+    return _record(aten.view_copy.default, x, shape)
+
+
 def _is_mask(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and x.dtype in (torch.bool, torch.uint8)
 
@@ -63,6 +77,9 @@ def _index(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     _check_indices(indices)
     if any(map(_is_mask, indices)):
         _check_masks(x, indices)
+        if len(indices) == 1 and indices[0].ndim:
+            x, mask = _flattened(x, indices[0])
+            indices = [mask]
         indices = _without_masks(indices)
     return RECORDER.record(aten.index.Tensor, [x, list(indices)], {})
 
@@ -77,6 +94,10 @@ def _index_put(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         _check_masks(x, indices)
         if len(indices) == 1 and values.numel() == 1 and not accumulate and type(masks[0]) is XlaTensor:
             return _masked_fill(x, masks[0], values)  # no size to read back
+        if len(indices) == 1 and masks[0].ndim:
+            flat, mask = _flattened(x, masks[0])
+            new = RECORDER.record(aten.index_put.default, [flat, _without_masks([mask]), values, accumulate], {})
+            return new if flat is x else _record(aten.view_copy.default, new, list(x.shape))
         indices = _without_masks(indices)
     return RECORDER.record(aten.index_put.default, [x, list(indices), values, accumulate], {})
 
@@ -170,8 +191,7 @@ def _runs(rows: Any, inverse: bool, counts: bool) -> tuple[Any, Any, Any, Any]:
 
 
 def _flat(x: Any) -> Any:
-    whole = _record(aten.clone.default, x, memory_format=torch.contiguous_format)
-    return _record(aten.view_copy.default, whole, [x.numel()])
+    return _reshaped(x, [x.numel()])
 
 
 def _of_nothing(x: Any, inverse: bool) -> tuple[Any, Any, Any]:

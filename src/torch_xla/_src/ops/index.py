@@ -12,6 +12,7 @@ import numpy as np
 from jax import lax
 
 from torch_xla._src.ops import dtypes
+from torch_xla._src.ops.compact import true_positions
 from torch_xla._src.ops.registry import OutSpec, lowers
 from torch_xla._src.ops.shape import at_least_1d, wrap_dim
 
@@ -303,9 +304,12 @@ def masked_scatter_backward(grad_output: jax.Array, mask: jax.Array, sizes: Sequ
 
 @lowers("aten.nonzero_static")
 def nonzero_static(x: jax.Array, *, size: int, fill_value: int = -1) -> jax.Array:
-    if not x.ndim:
-        return jnp.zeros((size, 0), np.int64)
-    return jnp.stack(jnp.nonzero(x, size=size, fill_value=fill_value), axis=1).astype(np.int64)
+    if not x.ndim or not x.size or not size:
+        return jnp.full((size, x.ndim), fill_value, np.int64)
+    flat, found = true_positions(x.reshape(-1) != 0, size)
+    flat = lax.optimization_barrier(flat)  # else it is computed again for each dim
+    dims = jnp.stack(jnp.unravel_index(flat, x.shape)).astype(np.int64)
+    return jnp.where(found, dims, np.int64(fill_value)).T
 
 
 # ---- embeddings

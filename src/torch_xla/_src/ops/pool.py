@@ -350,28 +350,30 @@ def _adaptive_max(x: jax.Array, outs: tuple[int, ...]) -> tuple[jax.Array, jax.A
         kernel = tuple(n // o for n, o in zip(sizes, outs))
         none = (0,) * len(outs)
         return _max_pool(x, Windows(sizes, outs, kernel, kernel, none, (1,) * len(outs)))
-    return _max_of_rows(x, [_adaptive_rows(n, o) for n, o in zip(sizes, outs)])
+    index: jax.Array = jnp.arange(math.prod(sizes), dtype=jnp.int32).reshape(sizes)
+    for axis in range(-1, -1 - len(outs), -1):  # the last dim first: the first of equal maxima is then that in memory
+        x, index = _adaptive_max_along(x, index, axis, outs[axis])
+    return x, index
 
 
-def _max_of_rows(x: jax.Array, rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[jax.Array, jax.Array]:
-    """Maximum and index over windows that are products of the given rows, [out, window] and its mask for each dim."""
-    count, index, inside = len(rows), jnp.int32(0), jnp.ones((), bool)
-    for i, (row, mask) in enumerate(rows):
-        shape = [1] * (2 * count)
-        shape[i], shape[count + i] = row.shape
-        index = index * x.shape[x.ndim - count + i] + jnp.asarray(row.reshape(shape), jnp.int32)
-        inside = inside & jnp.asarray(mask.reshape(shape))
-    return _max_of_gathered(_flatten(x, count), index, inside, x.shape[: x.ndim - count], count)
-
-
-def _max_of_gathered(flat: Any, index: Any, inside: Any, lead: tuple[int, ...], count: int) -> tuple[Any, Any]:
-    """`index` [outs..., windows...] into each row of `flat`; padded positions are not `inside`."""
-    values = jnp.where(inside, jnp.take(flat, index, 1), jnp.asarray(_lowest(flat.dtype), flat.dtype))
-    values = values.reshape(*values.shape[: 1 + count], -1)
-    best, where = _winner(values)
-    index = jnp.broadcast_to(index.reshape(*index.shape[:count], -1), values.shape)
-    chosen = jnp.take_along_axis(index, where[..., None], -1)[..., 0]
-    return best.reshape(*lead, *best.shape[1:]), chosen.reshape(*lead, *best.shape[1:])
+def _adaptive_max_along(x: jax.Array, index: jax.Array, axis: int, out: int) -> tuple[jax.Array, jax.Array]:
+    """Maxima of the adaptive windows along one dim, and the `index` of each; `index` lacks the leading dims at first."""
+    start, stop = _adaptive_bounds(x.shape[axis], out)
+    longest = int((stop - start).max())
+    # Past the end of a window stands its last row again, which changes nothing.
+    rows = [np.minimum(start + offset, stop - 1) for offset in range(longest)]
+    if longest > _UNROLLED:
+        index = jnp.broadcast_to(index, x.shape)
+        gathered = tuple(jnp.take(a, np.stack(rows), axis) for a in (x, index))
+        initial = jnp.asarray(_lowest(x.dtype), x.dtype), jnp.int32(np.iinfo(np.int32).max)
+        best, chosen = lax.reduce(gathered, initial, _larger, (x.ndim + axis,))
+        return best, chosen
+    best, chosen = (jnp.take(a, rows[0], axis) for a in (x, index))
+    for later in rows[1:]:
+        value = jnp.take(x, later, axis)
+        better = (value > best) | _isnan(value)
+        best, chosen = jnp.where(better, value, best), jnp.where(better, jnp.take(index, later, axis), chosen)
+    return best, chosen
 
 
 def _winner(values: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -12,6 +12,7 @@ import numpy as np
 from jax import lax
 
 from torch_xla._src.ops import dtypes
+from torch_xla._src.ops.compact import runs
 from torch_xla._src.ops.registry import OutSpec, lowers
 
 # ---- helpers shared with the sibling families
@@ -410,8 +411,9 @@ def cat(spec: OutSpec, tensors: Sequence[jax.Array], dim: int = 0) -> jax.Array:
 
 @lowers("aten.stack", specs=True)
 def stack(spec: OutSpec, tensors: Sequence[jax.Array], dim: int = 0) -> jax.Array:
-    dim = wrap_dim(dim, len(spec.shape))
-    return lax.concatenate([jnp.expand_dims(dtypes.cast(t, spec.dtype), dim) for t in tensors], dim)
+    # Joined in front and then moved: XLA's CPU code for joining along the last dim takes twice as long.
+    joined = lax.concatenate([dtypes.cast(t, spec.dtype)[None] for t in tensors], 0)
+    return jnp.moveaxis(joined, 0, wrap_dim(dim, len(spec.shape)))
 
 
 @lowers("aten.repeat", "aten.tile")
@@ -421,7 +423,7 @@ def repeat(x: jax.Array, repeats: Sequence[int]) -> jax.Array:
 
 @lowers("aten.repeat_interleave.Tensor", specs=True)
 def repeat_interleave(spec: OutSpec, repeats: jax.Array, *, output_size: int | None = None) -> jax.Array:
-    return jnp.repeat(jnp.arange(repeats.shape[0]), repeats, total_repeat_length=spec.shape[0])
+    return runs(lax.cumsum(repeats) - repeats, spec.shape[0])
 
 
 @lowers("aten.repeat_interleave.self_int")
