@@ -124,7 +124,7 @@ def test_only_live_values_are_outputs():
     del dead
     from torch_xla._src.compile.launch import Launch
 
-    launch = Launch(RECORDER.node, RECORDER.values, RECORDER.leaf_values, RECORDER.leaf_buffers)
+    launch = Launch(RECORDER.node, RECORDER.values, RECORDER.leaf_values, RECORDER.leaf_buffers, {})
     outputs = [number for number, _ in launch.live]
     assert len(outputs) == 1
     assert kept.tolist() == [2, 2, 2]

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from torch_xla._src.compile import poison, program_cache
+from torch_xla._src.compile import poison, program_cache, undo
 from torch_xla._src.compile.poison import CheckedRow
 from torch_xla._src.compile.program import Program, donatable
 from torch_xla._src.compile.recovery import Recovered, explain, num_bytes, recover, refuse_if_too_large
@@ -31,8 +31,9 @@ class Launch:
         values: Sequence[ValueRef | Callable[[], None]],
         leaf_values: Sequence[ValueRef],
         leaf_buffers: list[Any],
+        replaced: undo.Replaced,
     ) -> None:
-        self.node, self.leaf_buffers = node, leaf_buffers
+        self.node, self.leaf_buffers, self.replaced = node, leaf_buffers, replaced
         self.live = [(number, value) for number, ref in enumerate(values) if (value := ref()) is not None]
         self.values, self.leaf_values = values, leaf_values
         self.done = False  # whether the recording has been dealt with, and must not be launched again
@@ -69,9 +70,9 @@ class Launch:
         for number, value in self.live:
             value.error = recovered.errors.get(number)
         good = [(number, value) for number, value in self.live if number not in recovered.errors]
-        self._hand_over(good, recovered.outputs, recovered.checks)
+        self._hand_over(good, recovered.outputs, recovered.checks, recovered.undone)
         if recovered.errors:
-            raise next(iter(recovered.errors.values()))
+            raise poison.fresh(next(iter(recovered.errors.values())))
 
     def _launch(self, program: Program, values: list[tuple[int, Value]]) -> None:
         refuse_if_too_large(program)
@@ -80,7 +81,7 @@ class Launch:
                 outputs = program(self.leaf_buffers, self.floats, self.ints, self.keys)
             except Exception as error:
                 raise explain(error, self.node.path()) from error
-            self._hand_over(values, outputs, program.checks)
+            self._hand_over(values, outputs, program.checks, program.undone)
             self.done = True
 
     def _salvage(self, error: Exception) -> None:
@@ -91,28 +92,30 @@ class Launch:
             chosen = by_size[:keep]
             try:
                 numbers = tuple(number for number, _ in chosen)
-                program = Program(self.node.path(), self.leaf_buffers, numbers, frozenset(), self._counts())
+                program = self._build(numbers, frozenset())
                 self._launch(program, chosen)
                 break
             except Exception:
                 keep = keep - 1 if len(by_size) - keep < _ONE_BY_ONE else keep // 2
         for _, value in self.live:
             if value.buffer is None and value.error is None:
-                value.error = error
+                value.error = poison.fresh(error)
 
     def _counts(self) -> tuple[int, int, int]:
         return len(self.floats), len(self.ints), len(self.keys)
+
+    def _build(self, numbers: tuple[int, ...], donated: frozenset[int]) -> Program:
+        return Program(self.node.path(), self.leaf_buffers, numbers, donated, self._counts(), self.replaced)
 
     def _program(self) -> Program:
         numbers = tuple(number for number, _ in self.live)
         # Note [Donation]: leaf_values are weak, so a leaf that is dead here is held by nobody but this launch.
         dead = tuple(i for i, ref in enumerate(self.leaf_values) if ref() is None and self._sole_owner(i))
-        counts = self._counts()
-        key = (numbers, dead, counts, compile_flags())
+        key = (numbers, dead, self._counts(), undo.key(self.replaced), compile_flags())
         program = program_cache.find(self.node, key)
         if program is None:
             donated = donatable([value.spec for _, value in self.live], dead, self.leaf_buffers)
-            program = Program(self.node.path(), self.leaf_buffers, numbers, donated, counts)
+            program = self._build(numbers, donated)
             program_cache.add(self.node, key, program)
         else:
             metrics.count("CachedCompile")
@@ -121,14 +124,24 @@ class Launch:
     def _sole_owner(self, leaf: int) -> bool:
         return sys.getrefcount(self.leaf_buffers[leaf]) == _SOLE_OWNER
 
-    def _hand_over(self, values: list[tuple[int, Value]], outputs: list[Any], checks: list[CheckedRow]) -> None:
+    def _hand_over(
+        self,
+        values: list[tuple[int, Value]],
+        outputs: list[Any],
+        checks: list[CheckedRow],
+        undone: dict[int, undo.Place],
+    ) -> None:
         flags = outputs.pop() if checks else None
         for (_, value), buffer in zip(values, outputs, strict=True):
             value.buffer = buffer
         if outputs:
             _remember(outputs)
         numbers = [number for number, _ in values]
-        poison.remember(self.node, self.values, numbers, outputs, self.leaf_buffers, flags, checks)
+        earlier = {
+            n: (place.num_checks, None if place.key is None else self.replaced[place.key])
+            for n, place in undone.items()
+        }
+        poison.remember(self.node, self.values, numbers, outputs, self.leaf_buffers, earlier, flags, checks)
 
 
 def _remember(outputs: list[Any]) -> None:

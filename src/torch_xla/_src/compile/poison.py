@@ -6,8 +6,9 @@ Waiting for it at each launch would leave the device idle, so a launch is rememb
 whoever reads a tensor that this launch computed, or waits for the device, and else the first cut after it is there.
 Launches are looked at in order. If a check has failed,
 
-* each tensor of the launch that depends on the row at fault loses its buffer and raises the error whenever it is used;
-  those that do not depend on it are as good as ever;
+* each tensor of the launch that depends on the row at fault loses its buffer and raises the error whenever it is used,
+  unless it was there before and has been written to: then it holds what it held (Note [Writes undone]);
+  those that do not depend on the row are as good as ever;
 * launches that took such a tensor, before anybody had looked, are treated alike: that is why a launch without checks is
   remembered too, if it takes buffers of one that is. A recording that is pending still holds those buffers; they are
   recognised when it is launched;
@@ -16,6 +17,7 @@ Launches are looked at in order. If a check has failed,
 
 from __future__ import annotations
 
+import copy
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -29,6 +31,7 @@ CheckedRow = tuple[Row, type[Exception], str]  # a row, and what to raise if a c
 WeakValue = ValueRef | Callable[[], None]
 pending: list[Launched] = []  # launches that nobody has looked at, oldest first
 _wrong: list[Launched] = []  # those that failed, while one of their buffers lives
+num_failed = 0  # launches with a failed check so far
 _lock = threading.RLock()
 
 
@@ -37,11 +40,13 @@ class Launched:
 
     values: the Values of the recording by number. numbers, buffers: its outputs, and what it gave for each of them.
     flags: bool[checks], whether each check failed; None if it has none.
+    earlier: for those of its outputs whose write is undone if one of the first n checks failed: n, and the buffer to
+        take then or None if the program has seen to it.
     sources: for each of its leaves that another Launched gave, that one and the number of the output.
     errors: the outputs that are wrong, by number, once it has been looked at.
     """
 
-    __slots__ = ("buffers", "checks", "errors", "flags", "node", "numbers", "places", "sources", "values")
+    __slots__ = ("buffers", "checks", "earlier", "errors", "flags", "node", "numbers", "places", "sources", "values")
 
     def __init__(
         self,
@@ -49,10 +54,12 @@ class Launched:
         values: Sequence[WeakValue],
         numbers: Sequence[int],
         buffers: Sequence[Any],
+        earlier: dict[int, tuple[int, Any]],
         flags: Any,
         checks: Sequence[CheckedRow],
     ) -> None:
         self.node, self.values, self.numbers, self.flags, self.checks = node, values, numbers, flags, checks
+        self.earlier = earlier
         self.buffers = list(map(weakref.ref, buffers))
         self.places = dict(zip(map(id, buffers), range(len(buffers))))
         self.sources: dict[int, tuple[Launched, int]] = {}
@@ -67,9 +74,14 @@ class Launched:
         """Finds out which outputs are wrong, and takes their buffers away. The error if a check of this launch failed."""
         failed = self._failed()
         of_leaves = {-1 - i: s.errors[number] for i, (s, number) in self.sources.items() if number in s.errors}
-        if failed or of_leaves:
-            self._spread(failed, of_leaves)
-        self.sources = {}  # no chain of launches is kept
+        if of_leaves:
+            self._spoil(self._spread({}, of_leaves))
+        if failed:
+            global num_failed
+            num_failed += 1
+            self._undo(failed)
+            self._spoil({n: e for n, e in self._spread(failed, {}).items() if n not in self.earlier})
+        self.sources, self.earlier = {}, {}  # no chain of launches is kept, and no buffer
         return failed[min(failed)] if failed else None
 
     def _failed(self) -> dict[int, Exception]:
@@ -87,21 +99,41 @@ class Launched:
                 found[row.depth] = kind(f"{text}: {place}")
         return found
 
-    def _spread(self, failed: dict[int, Exception], errors: dict[int, Exception]) -> None:
-        """From rows and leaves to all that depends on them. errors: by reference, those of leaves at first."""
+    def _spread(self, failed: dict[int, Exception], errors: dict[int, Exception]) -> dict[int, Exception]:
+        """From rows (by depth) and leaves to all that depends on them, by reference."""
         for row in self.node.path():
             error = failed.get(row.depth) or inherited(errors, row)
             if error is not None:
                 errors |= outputs_with(error, row)
+        return errors
+
+    def _spoil(self, errors: dict[int, Exception]) -> None:
+        """Takes away the buffers of outputs with errors."""
         for number in self.numbers:
-            if number in errors:
+            if number in errors and number not in self.errors:
                 self.errors[number] = errors[number]
                 if (value := self.values[number]()) is not None:
                     value.error, value.buffer = errors[number], None
 
+    def _undo(self, failed: dict[int, Exception]) -> None:
+        """Gives outputs back the buffers of before a write that came after a failed check."""
+        for number, (num_checks, buffer) in self.earlier.items():
+            if buffer is None or min(failed) > self.checks[num_checks - 1][0].depth:
+                continue
+            self.errors[number] = error = failed[min(failed)]  # of what has been launched with the new buffer
+            if (value := self.values[number]()) is not None:
+                value.buffer, value.error = (None, error) if _is_wrong(buffer) else (buffer, None)
+
     def lives(self) -> bool:
         """Whether a wrong buffer is still held by somebody."""
         return any(number in self.errors and b() is not None for number, b in zip(self.numbers, self.buffers))
+
+
+def fresh(error: BaseException) -> BaseException:
+    """A copy to raise of an error that is kept: one that was raised holds on to the tensors of the frames it passed."""
+    new = copy.copy(error)
+    new.__cause__ = error.__cause__
+    return new
 
 
 def inherited(errors: dict[int, Exception], row: Row) -> Exception | None:
@@ -123,6 +155,10 @@ def _first(errors: dict[int, Exception], templates: Any) -> Exception | None:
     return None
 
 
+def _is_wrong(buffer: Any) -> bool:
+    return any(launched.number_of(buffer) in launched.errors for launched in _wrong)
+
+
 def _sources(leaf_buffers: Sequence[Any]) -> dict[int, tuple[Launched, int]]:
     """For each leaf that a launch gave of which more is to be known, that one and the number of the output."""
     found: dict[int, tuple[Launched, int]] = {}
@@ -142,6 +178,7 @@ def remember(
     numbers: Sequence[int],
     buffers: Sequence[Any],
     leaf_buffers: Sequence[Any],
+    earlier: dict[int, tuple[int, Any]],
     flags: Any,
     checks: Sequence[CheckedRow],
 ) -> None:
@@ -150,7 +187,7 @@ def remember(
         sources = _sources(leaf_buffers)
         if flags is None and not sources:
             return
-        launched = Launched(node, values, numbers, buffers, flags, checks)
+        launched = Launched(node, values, numbers, buffers, earlier, flags, checks)
         launched.sources = sources
         pending.append(launched)
 
@@ -174,4 +211,4 @@ def settle(buffer: Any = None, wait: bool = False) -> None:
             first, due = first or error, due - 1
         _wrong[:] = [launched for launched in _wrong if launched.lives()]
     if first is not None:
-        raise first
+        raise fresh(first)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from torch_xla._src.compile import disk_cache
+from torch_xla._src.compile import disk_cache, undo
 from torch_xla._src.compile.poison import CheckedRow
 from torch_xla._src.graph import contents
 from torch_xla._src.graph.value import FLOAT_SLOT, INT_SLOT, Ref, Row, Slot, Spec
@@ -39,6 +39,7 @@ class Inputs:
         self.outs: dict[int, Any] = {}
         self.checks: list[CheckedRow] = []  # see Note [Failed checks]
         self.flags: list[Any] = []  # for each of them, whether it failed
+        self.checks_before: dict[int, int] = {}  # by output: how many checks there were by then, if any
         self.position = {FLOAT_SLOT: 0, INT_SLOT: 0, "key": 0}
 
     def _next(self, kind: Any) -> int:
@@ -81,6 +82,8 @@ class Inputs:
             raise RowError(row) from error
         for number, result in enumerate(results, row.base):
             self.outs[number] = result
+            if self.checks:
+                self.checks_before[number] = len(self.checks)
 
     def _check(self, row: Row, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         for check, failed in contents.failures(row.op, args, kwargs):
@@ -126,7 +129,8 @@ class Program:
     """An executable for one recording: leaves, slots and keys in, live outputs out.
 
     live: numbers of the outputs it returns, in order. donated: positions of the leaves whose buffers it consumes.
-    checks: if there are any, one more output says which of them failed. bytes_needed: memory that a run takes.
+    checks: if there are any, one more output says which of them failed. undone: for live outputs, where they find what
+        they are if a check failed, as `undo.settle` says. bytes_needed: memory that a run takes.
     """
 
     def __init__(
@@ -136,9 +140,12 @@ class Program:
         live: Sequence[int],
         donated: frozenset[int],
         counts: tuple[int, int, int],
+        replaced: undo.Replaced,
     ) -> None:
         self.rows, self.live, self.donated = rows, live, donated
         self.checks: list[CheckedRow] = []
+        self.undone: dict[int, undo.Place] = {}
+        self._replaced = undo.key(replaced)
         self.kept = [i for i in range(len(leaf_buffers)) if i not in donated]
         self.given = sorted(donated)
         start = time.perf_counter_ns()
@@ -150,14 +157,17 @@ class Program:
     def _function(self, given: Any, kept: Any, floats: Any, ints: Any, keys: Any) -> list[Any]:
         leaves = dict(zip(self.given, given)) | dict(zip(self.kept, kept))
         inputs = Inputs([leaves[i] for i in range(len(leaves))], floats, ints, keys)
-        for row, needed in zip(self.rows, needed_rows(self.rows, self.live), strict=True):
+        replaced = dict(self._replaced)
+        wanted = [*self.live, *undo.earlier(self.live, replaced)]
+        for row, needed in zip(self.rows, needed_rows(self.rows, wanted), strict=True):
             if needed:
                 inputs.run(row)
             else:
                 inputs.skip(row)
         self.checks = inputs.checks
         flags = [jnp.stack(inputs.flags)] if inputs.flags else []
-        return [inputs.outs[number] for number in self.live] + flags
+        outputs, self.undone = undo.settle(self.live, inputs, replaced)
+        return outputs + flags
 
     def _compile(self, leaf_buffers: Sequence[Any], counts: tuple[int, int, int]) -> Any:
         def aval(buffer: Any) -> Any:

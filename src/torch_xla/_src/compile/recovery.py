@@ -17,6 +17,7 @@ import numpy as np
 import torch
 import torch.utils._pytree as pytree
 
+from torch_xla._src.compile import undo
 from torch_xla._src.compile.poison import CheckedRow, inherited, outputs_with
 from torch_xla._src.compile.program import Inputs, Program, RowError, needed_rows
 from torch_xla._src.graph.value import Ref, Row, Spec
@@ -67,11 +68,13 @@ class Recovered:
     """What running the rows of a recording one by one gave.
 
     outputs: those of the live outputs that are not in `errors`, then the flags if there are `checks`, as of a Program.
+    undone: as of a Program.
     errors: the error of each output that could not be computed, by number; that of the first row at fault comes first.
     """
 
     outputs: list[Any]
     checks: list[CheckedRow]
+    undone: dict[int, undo.Place]
     errors: dict[int, Exception]
 
 
@@ -84,7 +87,8 @@ def recover(launch: Launch, error: Exception) -> Recovered:
     with jax.enable_x64(True):
         inputs = Inputs(launch.leaf_buffers, launch.floats, launch.ints, _keys(launch.keys))
         errors: dict[int, Exception] = {}
-        for row, needed in zip(rows, needed_rows(rows, numbers), strict=True):
+        wanted = [*numbers, *undo.earlier(numbers, launch.replaced)]
+        for row, needed in zip(rows, needed_rows(rows, wanted), strict=True):
             failure = inherited(errors, row)
             if needed and failure is None:
                 failure = _run(inputs, row)
@@ -93,8 +97,9 @@ def recover(launch: Launch, error: Exception) -> Recovered:
             if failure is not None:
                 errors |= outputs_with(failure, row)
         flags = [jax.numpy.stack(inputs.flags)] if inputs.flags else []
-        outputs = [jax.numpy.asarray(inputs.outs[number]) for number in numbers if number not in errors]
-        return Recovered(outputs + flags, inputs.checks, errors)
+        known = {n: None if held in errors else held for n, held in launch.replaced.items()}
+        outputs, undone = undo.settle([number for number in numbers if number not in errors], inputs, known)
+        return Recovered([*map(jax.numpy.asarray, outputs), *flags], inputs.checks, undone, errors)
 
 
 def _run(inputs: Inputs, row: Row) -> Exception | None:

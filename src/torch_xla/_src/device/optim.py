@@ -4,14 +4,21 @@ Note [The cut after an optimizer step]
 Loops written for eager PyTorch have no call that ends a step. Every optimizer's `step()` does: its post hook cuts the
 recording, so an unmodified loop runs one program per step. With an explicit `torch_xla.sync()` too, nothing is left to
 cut there.
+
+Note [State that a failed step made]
+Writes after a failed check are undone (Note [Writes undone]), but a momentum buffer that the failed step made was not
+there before: every use of it raises. On the CPU that step would not have been taken, so the state of such a parameter
+is taken out before the next step.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
+import weakref
 from typing import Any
 
+import torch
 import torch.optim.optimizer as optimizers
 import torch.utils._foreach_utils as foreach_utils
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -50,6 +57,24 @@ def _recorder() -> Any:
 def _before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
     if (recorder := _recorder()) is not None:
         recorder.in_optimizer = True
+        _drop_failed_state(optimizer)
+
+
+_failures_seen: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+
+def _drop_failed_state(optimizer: Any) -> None:
+    """See Note [State that a failed step made]."""
+    from torch_xla._src.compile import poison  # loaded with the recorder
+    from torch_xla._src.graph.tensor import value_of
+
+    if _failures_seen.get(optimizer, 0) == poison.num_failed:
+        return
+    _failures_seen[optimizer] = poison.num_failed
+    for parameter, state in list(optimizer.state.items()):
+        tensors = [x for x in state.values() if isinstance(x, torch.Tensor) and x.is_xla]
+        if any(value_of(x).error is not None for x in tensors):
+            del optimizer.state[parameter]
 
 
 def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:

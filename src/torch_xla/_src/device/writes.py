@@ -24,8 +24,9 @@ import torch
 from torch.autograd.graph import increment_version
 
 from torch_xla._src.device.aliasing import is_shared, is_view
+from torch_xla._src.graph.recorder import RECORDER
 from torch_xla._src.graph.tensor import XlaTensor, inner_of, inner_of_value
-from torch_xla._src.graph.value import is_dense
+from torch_xla._src.graph.value import Value, is_dense
 
 _aten = torch.ops.aten
 _KEY = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
@@ -40,6 +41,8 @@ _LEFT_ALONE = {
 }  # fmt: skip
 # PyTorch has no kernel for these under this key.
 _WITHOUT_KERNEL = {"aten::polygamma_"}
+# Ops that return results beside what they write.
+_WITH_RESULTS = ("aten::_native_batch_norm_legit", "aten::_batch_norm_with_update", "aten::rrelu_with_noise")
 # Ops that write the same value wherever they write: they may see an element of the target more than once.
 _REPEATABLE = {"fill_", "zero_", "masked_fill_", "index_put_", "index_fill_"}
 # Ops that cannot read what they write to, not even element by element.
@@ -174,13 +177,25 @@ def _write(target: Any, result: Any, exact: bool = False, resize: bool = False) 
     traced = type(result) is not XlaTensor  # by torch.compile, with a fake tensor
     if not (traced or is_shared(target) or is_view(target)):
         if target.shape == result.shape:
-            inner_of(target).value = result.value
+            inner = inner_of(target)
+            RECORDER.note_write(inner.value, result.value)
+            inner.value = result.value
             return
     elif target.shape != result.shape:
         target.resize_(result.shape)
+    old = () if traced else _with_base(target)
     torch._functionalize_replace(target, result)
     torch._functionalize_commit_update(target)
     torch._functionalize_sync(target)
+    for before, after in zip(old, () if traced else _with_base(target)):
+        if before is not None and after is not None:
+            RECORDER.note_write(before, after)
+
+
+def _with_base(target: torch.Tensor) -> tuple[Value, Value | None]:
+    """What a tensor holds, and what the tensor that it is a view of does."""
+    value = inner_of(target).value
+    return value, None if value.base is None else value.base()
 
 
 def _with_strides_of(target: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
@@ -351,6 +366,33 @@ class _Out:
         return outs[0] if len(outs) == 1 else tuple(outs)
 
 
+class _Also:
+    """The kernel of an op that returns results and writes to some of its arguments."""
+
+    def __init__(self, name: str, original: Any) -> None:
+        self.name, self.original = name, original
+        self.op: Any = None
+
+    def _resolve(self) -> None:
+        op = getattr(_aten, self.name.partition("::")[2]).default
+        self.functional = _functional_of(op)
+        self.written = [i for i, a in enumerate(op._schema.arguments) if a.is_write]
+        self.num_returns = len(op._schema.returns)
+        self.op = op
+
+    def __call__(self, keys: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.op is None:
+            self._resolve()
+        if not all(_is_written(args[i]) for i in self.written):
+            return self.original.call_boxed(keys, *args, **kwargs)
+        with torch._C._ExcludeDispatchKeyGuard(_KEY):
+            results = self.functional(*map(_unwrap, args), **{k: _unwrap(v) for k, v in kwargs.items()})
+        for position, result in zip(self.written, results[self.num_returns :], strict=True):
+            _write(args[position], result)
+        outs = tuple(map(torch._to_functional_tensor, results[: self.num_returns]))
+        return outs[0] if self.num_returns == 1 else outs
+
+
 def _has_tensor(x: Any) -> bool:
     if isinstance(x, dict):
         return _has_tensor(list(x.values()))
@@ -358,7 +400,7 @@ def _has_tensor(x: Any) -> bool:
 
 
 def _kernels() -> list[tuple[str, Callable[..., Any]]]:
-    found: list[tuple[str, Callable[..., Any]]] = []
+    found: list[tuple[str, Callable[..., Any]]] = [(name, _Also) for name in _WITH_RESULTS]
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     for name in torch._C._dispatch_get_all_op_names():
         if not name.startswith("aten::") or not (has_kernel(name, "Functionalize") or name in _WITHOUT_KERNEL):

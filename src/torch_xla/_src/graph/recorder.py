@@ -37,6 +37,7 @@ from typing import Any
 import torch
 
 from torch_xla._src.compile import poison
+from torch_xla._src.graph import contents
 from torch_xla._src.graph.opinfo import OnlyOnCpu, OpInfo, op_info
 from torch_xla._src.graph.tensor import XlaTensor, inner_of_value
 from torch_xla._src.graph.value import FLOAT_SLOT, INT_SLOT, UNSET, Ref, Row, Slot, Spec, Value, ValueRef
@@ -83,6 +84,7 @@ class Recorder:
         self.floats: list[float]
         self.ints: list[int]
         self.keys: list[tuple[int, int]]
+        self.replaced: dict[int, Any]  # see Note [Writes undone]
         self.uploads: dict[int, int]  # hash of the user's stack -> rows there were at its last upload
         self._restart()
 
@@ -98,6 +100,7 @@ class Recorder:
             floats=[],
             ints=[],
             keys=[],
+            replaced={},
             uploads={},
         )
 
@@ -208,7 +211,7 @@ class Recorder:
         if value.buffer is None:
             if value.generation == UNSET:
                 raise _UnsetTensor(value)
-            raise value.error or AssertionError("an xla tensor holds neither a buffer nor a place in the recording")
+            raise _why_lost(value)
         # The Value says last that it is a leaf: `_rewind` finds it if an interrupt comes in between.
         self.leaf_values.append(weakref.ref(value))
         self.leaf_buffers.append(value.buffer)
@@ -231,6 +234,7 @@ class Recorder:
         row.kwargs = tuple(self._template(v, info, info.slottable_kwargs.get(k, False)) for k, v in kwargs.items())
         row.leaves = tuple(self.leaf_specs[row.leaf_base :])
         row.random, row.line = info.random, frames.user_line()
+        row.checked = self.node.checked or (contents.checks_of(op) is not None and contents.in_programs())
         self.node.children.insert(0, row)
         self.rebuilt += 1
         return row
@@ -296,6 +300,13 @@ class Recorder:
             outs.append(inner_of_value(value))
         return outs[0] if row.rebuild is None else row.rebuild(outs)
 
+    def note_write(self, old: Value, new: Value) -> None:
+        """Remembers that a tensor which held `old` holds `new`, if a check may undo that. See Note [Writes undone]."""
+        if self.node.checked and new.generation == self.generation and new is not old:
+            held = old.index if old.generation == self.generation else old.buffer
+            # A Value that two tensors were given cannot go back to what one of them held.
+            self.replaced[new.index] = held if new.index not in self.replaced else None
+
     def forbid(self, row: Row) -> None:
         """Takes a row that does not compile out of the tree, and sends calls like it to the CPU from now on."""
         specs = {-1 - i: spec for r in row.path() for i, spec in enumerate(r.leaves, r.leaf_base)}
@@ -336,13 +347,14 @@ class Recorder:
                 self.num_cuts += 1
                 from torch_xla._src.compile.launch import Launch  # imports JAX
 
-                launch = Launch(self.node, self.values, self.leaf_values, self.leaf_buffers)
+                launch = Launch(self.node, self.values, self.leaf_values, self.leaf_buffers, self.replaced)
                 launch.inputs(self.floats, self.ints, self.keys)
                 try:
                     launch.run()
                 finally:
                     if launch.done:  # an interrupt before that leaves the recording pending
                         self._restart()
+                del launch  # it holds live Values, and what `settle` raises may hold this frame
                 poison.settle()
 
     def after_fork(self) -> None:
@@ -365,8 +377,13 @@ class Recorder:
             if poison.pending and value.buffer is not None:
                 poison.settle(value.buffer)
             if value.buffer is None:
-                raise value.error or AssertionError("an xla tensor was not computed by the recording it is in")
+                raise _why_lost(value)
             return value.buffer
+
+
+def _why_lost(value: Value) -> BaseException:
+    """The exception to raise for a Value that holds neither a buffer nor a place in the recording."""
+    return AssertionError("an xla tensor was not computed") if value.error is None else poison.fresh(value.error)
 
 
 def same_constant(a: Any, t: Any) -> bool:

@@ -95,13 +95,14 @@ class Row:
     view: None if the outputs are no views of the first argument; else where in it each starts, or a function of the
         arguments that tells.
     random: draws random numbers, so takes a PRNG key per run.
+    checked: whether this row or one before it has checks in the program: Note [Checks of contents].
     line: "file:line (function)" of the user's code that called the op when the row was made.
     children: rows that have followed, the one last taken first. programs: compiled programs of the recording that ends
         with this row, by what else they depend on.
     """
 
     __slots__ = (
-        "args", "base", "children", "depth", "kwargs", "leaf_base", "leaves", "line", "names", "op", "outs",
+        "args", "base", "checked", "children", "depth", "kwargs", "leaf_base", "leaves", "line", "names", "op", "outs",
         "parent", "programs", "random", "rebuild", "view",
     )  # fmt: skip
 
@@ -114,7 +115,7 @@ class Row:
         self.leaves: tuple[Spec, ...] = ()
         self.rebuild: Any = None
         self.view: tuple[int, ...] | Callable[[Any], tuple[int, ...]] | None = None
-        self.random = False
+        self.random = self.checked = False
         self.line = ""
         self.children: list[Row] = []
         self.programs: dict[Any, Any] = {}
