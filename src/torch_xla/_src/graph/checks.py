@@ -238,6 +238,11 @@ def _pool2d(x: torch.Tensor, *args: Any, **kwargs: Any) -> None:
     _refuse(x.ndim not in (3, 4), f"expected a 3-D or 4-D input to pool, but got {x.ndim} dimensions")
 
 
+def _divisor(x: torch.Tensor, *args: Any, divisor_override: int | None = None, **kwargs: Any) -> None:
+    override = args[5] if len(args) > 5 else divisor_override  # after kernel, stride, padding and two flags
+    _refuse(override == 0, "divisor must be not zero")
+
+
 ARGUMENTS: dict[Any, Check] = {
     aten.embedding.default: _embedding,
     aten.mm.default: _same_dtype(0, 1),
@@ -259,6 +264,9 @@ ARGUMENTS: dict[Any, Check] = {
     aten.convolution.default: _convolution,
     aten._softmax.default: _dim_in_range,
     aten._log_softmax.default: _dim_in_range,
+    aten.logcumsumexp.default: _dim_in_range,
+    aten.avg_pool2d.default: _divisor,
+    aten.avg_pool3d.default: _divisor,
     aten.multinomial.default: _multinomial,
     aten.uniform.default: _uniform,
     aten.bernoulli.p: _probability,
