@@ -7,6 +7,7 @@ import gc
 import torch
 
 import torch_xla
+import torch_xla.debug.metrics as met
 from torch_xla._src.graph.recorder import RECORDER
 from torch_xla._src.graph.tensor import value_of
 from torch_xla._src.runtime import memory
@@ -115,3 +116,44 @@ def test_losses_kept_in_a_list_stay_valid():
         optimizer.step()
         losses.append(loss)
     assert [loss.item() for loss in losses] == [3.0, 1.5, 0.0, -1.5]
+
+
+def test_gradients_that_are_views_have_one_buffer():
+    """The gradient of a linear layer's weight is a transposed view of a product. Note [Views at a cut]."""
+    model = torch.nn.Sequential(*[torch.nn.Linear(128, 128) for _ in range(4)]).to("xla")
+    x = torch.ones(8, 128).to("xla")
+    before = live_bytes()
+    model(x).pow(2).mean().backward()
+    torch_xla.sync()
+    num_bytes = sum(p.numel() * 4 for p in model.parameters())
+    assert num_bytes <= live_bytes() - before < 1.1 * num_bytes
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+    assert norm.item() > 1e-3
+    total = sum(p.grad.cpu().pow(2).sum() for p in model.parameters())
+    torch.testing.assert_close(total.sqrt().item(), 1e-3, rtol=1e-3, atol=0.0)
+
+
+def test_a_large_view_is_made_again_when_it_is_used():
+    base = torch.arange(256 * 256.0).to("xla").view(256, 256) + 0
+    view, row = base.t(), base[3:]
+    torch_xla.sync()
+    assert value_of(view).buffer is None
+    assert value_of(row).buffer is None
+    programs = met.counter_value("UncachedCompile")
+    assert (view + 1)[2, 1].item() == 259
+    assert view[0].tolist()[:2] == [0, 256]  # read as a whole
+    base.add_(1)
+    assert row[0, 0].item() == 769
+    del base
+    torch_xla.sync()
+    assert view[1, 0].item() == 2
+    assert met.counter_value("UncachedCompile") > programs
+
+
+def test_a_large_view_that_is_read_is_computed_with_the_rest():
+    base = torch.arange(256 * 256.0).to("xla").view(256, 256) + 0
+    view = base.t()
+    before = met.counter_value("UncachedCompile") or 0
+    assert view.cpu()[0, 1] == 256
+    assert view.cpu()[0, 2] == 512
+    assert met.counter_value("UncachedCompile") == before + 1

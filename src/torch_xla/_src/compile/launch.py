@@ -17,6 +17,7 @@ from torch_xla._src.graph.value import Row, Value, ValueRef
 from torch_xla._src.runtime import metrics
 from torch_xla._src.runtime.interrupts import Uninterrupted
 
+_LARGE = 1 << 16  # bytes; a smaller view takes less memory than the time to record it again is worth
 _ONE_BY_ONE = 8  # so many outputs are left out singly when memory does not suffice, then half of the rest at a time
 _PROBE = [object()]
 _SOLE_OWNER = sys.getrefcount(_PROBE[0])  # what an object that only one list holds gives on this interpreter
@@ -32,9 +33,18 @@ class Launch:
         leaf_values: Sequence[ValueRef],
         leaf_buffers: list[Any],
         replaced: undo.Replaced,
+        wanted: Value | None = None,
     ) -> None:
         self.node, self.leaf_buffers, self.replaced = node, leaf_buffers, replaced
-        self.live = [(number, value) for number, ref in enumerate(values) if (value := ref()) is not None]
+        self.live: list[tuple[int, Value]] = []
+        self.views: list[Value] = []
+        for number, ref in enumerate(values):
+            if (value := ref()) is None:
+                continue
+            if value is not wanted and _can_wait(value):
+                self.views.append(value)
+            else:
+                self.live.append((number, value))
         self.values, self.leaf_values = values, leaf_values
         self.done = False  # whether the recording has been dealt with, and must not be launched again
 
@@ -49,7 +59,7 @@ class Launch:
         interrupt leaves everything as it was, so that the recording can be launched again.
         """
         if not self.live:
-            self.done = True
+            self._finish()
             return
         try:
             try:
@@ -60,10 +70,16 @@ class Launch:
                 self._launch(program, self.live)
         except Exception as error:
             self._salvage(error)
-            self.done = True
+            self._finish()
             raise
-        self.done = True
+        self._finish()
         metrics.count("ExecuteComputation")
+
+    def _finish(self) -> None:
+        for value in self.views:
+            value.origin = _base(value)
+            value.generation = -1
+        self.done = True
 
     def _take(self, recovered: Recovered) -> None:
         """Hands over what was computed row by row. Raises the first error of a row, which its dependents keep."""
@@ -82,7 +98,7 @@ class Launch:
             except Exception as error:
                 raise explain(error, self.node.path()) from error
             self._hand_over(values, outputs, program.checks, program.undone)
-            self.done = True
+            self._finish()
 
     def _salvage(self, error: Exception) -> None:
         """Computes what fits into memory: the smaller live Values, without donation."""
@@ -133,7 +149,7 @@ class Launch:
     ) -> None:
         flags = outputs.pop() if checks else None
         for (_, value), buffer in zip(values, outputs, strict=True):
-            value.buffer = buffer
+            value.buffer, value.origin = buffer, None
         if outputs:
             _remember(outputs)
         numbers = [number for number, _ in values]
@@ -142,6 +158,15 @@ class Launch:
             for n, place in undone.items()
         }
         poison.remember(self.node, self.values, numbers, outputs, self.leaf_buffers, earlier, flags, checks)
+
+
+def _base(view: Value) -> Value | None:
+    return None if view.base is None else view.base()
+
+
+def _can_wait(value: Value) -> bool:
+    """Whether a live Value needs no buffer. See Note [Views at a cut]."""
+    return num_bytes(value.spec) >= _LARGE and _base(value) is not None
 
 
 def _remember(outputs: list[Any]) -> None:

@@ -20,6 +20,11 @@ when a line of the user's code uploads to the device for the second time with wo
 over batches that reads nothing (inference), which would otherwise be unrolled. A loop written for eager PyTorch is cut
 well by these; with explicit calls the automatic cuts have nothing left to do.
 
+Note [Views at a cut]
+A view that is alive at a cut has no memory of its own on other devices: the gradient of a linear layer's weight is a
+transposed view of a product. Beside the buffer of what it shows, an output for a large view would double its memory. So
+it gets none if its base has one, and is recorded again, from that, when it is used; unless it is what the cut was for.
+
 Note [Donation]
 A leaf whose Value has died when the recording is launched is reachable by nobody, so its buffer may be reused for an
 output (a parameter just updated in place), unless its reference count says that someone else holds the jax.Array.
@@ -52,8 +57,8 @@ class _ForeignTensor(Exception):
     """An argument is a host tensor: it has to become a leaf first."""
 
 
-class _UnsetTensor(Exception):
-    """An argument holds a Value that nothing has been written to."""
+class _NotRecorded(Exception):
+    """An argument holds a Value that nothing has been written to, or that is to be made again from what it shows."""
 
     def __init__(self, value: Value) -> None:
         super().__init__()
@@ -130,8 +135,8 @@ class Recorder:
         if isinstance(error, _ForeignTensor):
             info = op_info(op)
             return self.record(op, info.adopt_host_tensors(args), {k: info.adopt(v) for k, v in kwargs.items()})
-        if isinstance(error, _UnsetTensor):
-            self._record_empty(error.value)
+        if isinstance(error, _NotRecorded):
+            self._place(error.value)
             return self.record(op, args, kwargs)
         if isinstance(error, OnlyOnCpu):
             from torch_xla._src.graph import fallback
@@ -148,10 +153,16 @@ class Recorder:
         del self.leaf_values[leaves:], self.leaf_buffers[leaves:], self.leaf_specs[leaves:]
         del self.values[values:], self.floats[floats:], self.ints[ints:], self.keys[keys:]
 
-    def _record_empty(self, value: Value) -> None:
-        """Gives an unset Value a row of the recording."""
-        index = len(self.values)
-        self.record(_EMPTY, [list(value.spec.shape)], {"dtype": value.spec.dtype})
+    def _place(self, value: Value) -> None:
+        """Gives a Value that is unset, or to be made again, a row of the recording."""
+        if value.origin is None:
+            made = self.record(_EMPTY, [list(value.spec.shape)], {"dtype": value.spec.dtype})
+        else:
+            made = inner_of_value(value.origin)
+            for op, args, number in value.steps:
+                outs = self.record(op, [made, *args], {})
+                made = outs if isinstance(outs, torch.Tensor) else outs[number]
+        index = made.value.index
         self.values[index] = weakref.ref(value)
         value.index = index
         value.generation = self.generation
@@ -209,8 +220,8 @@ class Recorder:
 
     def _new_leaf(self, value: Value) -> int:
         if value.buffer is None:
-            if value.generation == UNSET:
-                raise _UnsetTensor(value)
+            if value.generation == UNSET or value.origin is not None:
+                raise _NotRecorded(value)
             raise _why_lost(value)
         # The Value says last that it is a leaf: `_rewind` finds it if an interrupt comes in between.
         self.leaf_values.append(weakref.ref(value))
@@ -292,10 +303,11 @@ class Recorder:
         base = viewed.base or weakref.ref(viewed)
         outs = []
         offsets = row.view(args) if callable(row.view) else row.view or ()
-        for spec, offset in zip(row.outs, offsets):
+        for number, (spec, offset) in enumerate(zip(row.outs, offsets)):
             assert spec is not None
             value = Value(spec, None, self.generation, len(self.values))
             value.base, value.offset = base, viewed.offset + offset
+            value.steps = (*viewed.steps, (row.op, tuple(args[1:]), number))
             self.values.append(weakref.ref(value))
             outs.append(inner_of_value(value))
         return outs[0] if row.rebuild is None else row.rebuild(outs)
@@ -337,9 +349,10 @@ class Recorder:
         """Rows recorded since the last cut."""
         return self.node.depth
 
-    def cut(self) -> None:
+    def cut(self, wanted: Value | None = None) -> None:
         """Ends the pending recording and launches it, asynchronously: afterwards every live Value has a buffer.
 
+        Views may do without one (Note [Views at a cut]), but not `wanted`.
         If it fails, the Values that could not be computed raise at their next use, and the error is raised here.
         """
         with self.lock:
@@ -347,7 +360,7 @@ class Recorder:
                 self.num_cuts += 1
                 from torch_xla._src.compile.launch import Launch  # imports JAX
 
-                launch = Launch(self.node, self.values, self.leaf_values, self.leaf_buffers, self.replaced)
+                launch = Launch(self.node, self.values, self.leaf_values, self.leaf_buffers, self.replaced, wanted)
                 launch.inputs(self.floats, self.ints, self.keys)
                 try:
                     launch.run()
@@ -370,10 +383,11 @@ class Recorder:
     def buffer(self, value: Value) -> Any:
         """The device buffer of a Value, cutting the recording if it is pending."""
         with self.lock:
-            if value.generation == UNSET and value.buffer is None:
-                self._record_empty(value)
+            pending = value.generation == self.generation
+            if value.buffer is None and not pending and (value.generation == UNSET or value.origin is not None):
+                self._place(value)
             if value.buffer is None and value.generation == self.generation:
-                self.cut()
+                self.cut(value)
             if poison.pending and value.buffer is not None:
                 poison.settle(value.buffer)
             if value.buffer is None:

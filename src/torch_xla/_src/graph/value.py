@@ -39,6 +39,9 @@ def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
     return True
 
 
+ViewStep = tuple[Any, tuple[Any, ...], int]
+
+
 class Value:
     """What one xla tensor holds: a device buffer, or a place in the pending recording.
 
@@ -49,15 +52,21 @@ class Value:
     error: why it could not be computed; raised at each use.
     base, offset: for what a view shows, the Value that its storage holds and where in it the view starts, in elements.
         Not part of the spec: a program does not depend on them.
+    steps: for what a view shows, the views by which it was made from `base`: (op, its other arguments, number of the
+        output). origin: the Value it is to be made from again. See Note [Views at a cut].
     """
 
-    __slots__ = ("__weakref__", "base", "buffer", "error", "generation", "index", "offset", "spec")
+    __slots__ = (
+        "__weakref__", "base", "buffer", "error", "generation", "index", "offset", "origin", "spec", "steps",
+    )  # fmt: skip
 
     def __init__(self, spec: Spec, buffer: Any = None, generation: int = -1, index: int = 0) -> None:
         self.spec, self.buffer, self.generation, self.index = spec, buffer, generation, index
         self.error: BaseException | None = None
         self.base: weakref.ref[Value] | None = None
         self.offset = 0
+        self.steps: tuple[ViewStep, ...] = ()
+        self.origin: Value | None = None
 
 
 class Ref(int):
