@@ -473,3 +473,15 @@ def test_check_raises_at_the_call_on_the_cpu_client_too():
     weight, index = torch.ones(3, 2, device="xla"), _wrong_index()
     with torch_xla.debug.check(), pytest.raises(IndexError, match="out of range"):
         F.embedding(index, weight)
+
+
+def test_a_lookup_that_nobody_needs_is_checked_all_the_same():
+    weight = torch.ones(6, 2, device="xla")
+    weight[_wrong_index()]
+    with pytest.raises(IndexError, match=r"aten::index at .*test_checks\.py"):
+        torch_xla.sync(wait=True)
+    weight[_wrong_index() - 5]
+    torch_xla.sync(wait=True)
+    weight[_wrong_index()].sum()
+    with pytest.raises(IndexError, match="out of range"):
+        (weight + 1).tolist()

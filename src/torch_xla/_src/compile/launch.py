@@ -58,7 +58,7 @@ class Launch:
         If that fails, the live Values that can be computed without what failed are; the others keep the error. An
         interrupt leaves everything as it was, so that the recording can be launched again.
         """
-        if not self.live:
+        if not self.live and not self.node.checked:
             self._finish()
             return
         try:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from enum import Enum
 from typing import Any
 
 import jax
@@ -68,14 +69,16 @@ class Inputs:
         """The PRNG key of the next random row."""
         return jax.random.wrap_key_data(self.keys[self._next("key")], impl=KEY_IMPLEMENTATION)
 
-    def run(self, row: Row) -> None:
-        """Lowers one row; its outputs join `outs`."""
+    def run(self, row: Row, only_check: bool = False) -> None:
+        """Lowers one row; its outputs join `outs`. only_check: takes no more than the flags of its checks."""
         args = [self.resolve(t) for t in row.args]
         kwargs = {name: self.resolve(t) for name, t in zip(row.names, row.kwargs)}
         key = self.key() if row.random else None
         specs = [None if s is None else OutSpec(s.shape, numpy_dtype(s.dtype)) for s in row.outs]
         try:
             self._check(row, args, kwargs)
+            if only_check:
+                return
             with jax.named_scope(row.op._schema.name.replace("::", ".")):
                 results = lower(row.op, args, kwargs, specs, key)
         except Exception as error:
@@ -113,16 +116,28 @@ def refs_in(templates: Any) -> list[int]:
     return found
 
 
-def needed_rows(rows: Sequence[Row], live: Sequence[int]) -> list[bool]:
-    """For each row, whether a live output depends on it."""
+class Use(Enum):
+    """What is done with a row of a recording. CHECK: nobody needs its results, but what it is given is checked."""
+
+    RUN = "run"
+    CHECK = "check"
+    SKIP = "skip"
+
+
+def uses(rows: Sequence[Row], live: Iterable[int]) -> list[Use]:
+    """For each row, whether a live output depends on it, or else a check."""
     wanted = set(live)
-    needed = [False] * len(rows)
+    found = [Use.SKIP] * len(rows)
     for position in range(len(rows) - 1, -1, -1):
         row = rows[position]
         if any(number in wanted for number in range(row.base, row.base + len(row.outs))):
-            needed[position] = True
-            wanted.update(refs_in((row.args, row.kwargs)))
-    return needed
+            found[position] = Use.RUN
+        elif row.checked and contents.checks_of(row.op) is not None:
+            found[position] = Use.CHECK
+        else:
+            continue
+        wanted.update(refs_in((row.args, row.kwargs)))
+    return found
 
 
 class Program:
@@ -159,11 +174,11 @@ class Program:
         inputs = Inputs([leaves[i] for i in range(len(leaves))], floats, ints, keys)
         replaced = dict(self._replaced)
         wanted = [*self.live, *undo.earlier(self.live, replaced)]
-        for row, needed in zip(self.rows, needed_rows(self.rows, wanted), strict=True):
-            if needed:
-                inputs.run(row)
-            else:
+        for row, use in zip(self.rows, uses(self.rows, wanted), strict=True):
+            if use is Use.SKIP:
                 inputs.skip(row)
+            else:
+                inputs.run(row, only_check=use is Use.CHECK)
         self.checks = inputs.checks
         flags = [jnp.stack(inputs.flags)] if inputs.flags else []
         outputs, self.undone = undo.settle(self.live, inputs, replaced)

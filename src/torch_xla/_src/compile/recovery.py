@@ -19,7 +19,7 @@ import torch.utils._pytree as pytree
 
 from torch_xla._src.compile import undo
 from torch_xla._src.compile.poison import CheckedRow, inherited, outputs_with
-from torch_xla._src.compile.program import Inputs, Program, RowError, needed_rows
+from torch_xla._src.compile.program import Inputs, Program, RowError, Use, uses
 from torch_xla._src.graph.value import Ref, Row, Spec
 from torch_xla._src.runtime import client, memory, transfer
 
@@ -88,10 +88,12 @@ def recover(launch: Launch, error: Exception) -> Recovered:
         inputs = Inputs(launch.leaf_buffers, launch.floats, launch.ints, _keys(launch.keys))
         errors: dict[int, Exception] = {}
         wanted = [*numbers, *undo.earlier(numbers, launch.replaced)]
-        for row, needed in zip(rows, needed_rows(rows, wanted), strict=True):
+        for row, use in zip(rows, uses(rows, wanted), strict=True):
             failure = inherited(errors, row)
-            if needed and failure is None:
+            if use is Use.RUN and failure is None:
                 failure = _run(inputs, row)
+            elif use is Use.CHECK and failure is None:
+                inputs.run(row, only_check=True)
             else:
                 inputs.skip(row)
             if failure is not None:

@@ -10,8 +10,7 @@ XLA clamps an index that is out of range, and an integer divided by zero is some
 * When a program is built for the CPU client, about all arguments (jax arrays then): the program returns one more
   output, whether each check failed. `compile/poison.py` looks at it, and says what happens to what was computed.
 
-On other clients nothing is checked but numbers, unless inside `check()`: there the op reads its arguments back. A program
-that refuses a computed index whose op nobody needs the result of does not notice.
+On other clients nothing is checked but numbers, unless inside `check()`: there the op reads its arguments back.
 """
 
 from __future__ import annotations
