@@ -20,6 +20,7 @@ def install() -> None:
         kernels,
         optim,
         random,
+        recurrent,
         serialization,
     )
 
@@ -34,4 +35,5 @@ def install() -> None:
     identity.install()
     optim.install()
     random.install()
+    recurrent.install()
     serialization.install()
