@@ -131,7 +131,8 @@ def test_transforms_and_forward_derivatives(make):
             tangent = torch.autograd.forward_ad.unpack_dual(ours(dual)[0]).tangent
         return torch.func.grad(of)(moved), tangent
 
-    same(run, 1e-5)
+    with torch.backends.mkldnn.flags(enabled=False):  # which has no forward derivative
+        same(run, 1e-5)
 
 
 @each_kind

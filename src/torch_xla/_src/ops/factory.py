@@ -24,7 +24,8 @@ def _register_constant(value: int, names: Sequence[str]) -> None:
         return jnp.full(spec.shape, value, spec.dtype)
 
 
-_register_constant(0, ("zeros", "zeros_like", "new_zeros", "zero", "_efficientzerotensor"))
+_ZEROS = ("zeros", "zeros_like", "new_zeros", "zero", "_efficientzerotensor", "_new_zeros_with_same_feature_meta")
+_register_constant(0, _ZEROS)
 _register_constant(1, ("ones", "ones_like", "new_ones"))
 _register_constant(0, ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"))
 
