@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import torch_xla
+from torch_xla._src.device import writes
 from torch_xla._src.graph.recorder import RECORDER
 
 F64, I64, I32, BOOL = torch.float64, torch.int64, torch.int32, torch.bool
@@ -224,3 +225,13 @@ def test_gradient_of_a_conjugated_upload():
         assert leaf.grad is not None
         grads.append(leaf.grad.cpu())
     torch.testing.assert_close(*grads)
+
+
+def test_only_ops_that_write_have_a_kernel_here():
+    torch.zeros(1, device="xla")
+    for name, kernel in writes._kernels():
+        packet, _, overload = name.partition("::")[2].partition(".")
+        op = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
+        if op is not None:
+            assert op._schema.is_mutable, name
+            assert kernel is not writes._Out or any(a.is_out for a in op._schema.arguments), name

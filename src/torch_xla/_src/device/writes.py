@@ -409,7 +409,7 @@ def _kernels() -> list[tuple[str, Callable[..., Any]]]:
         in_place = packet.endswith("_") and not packet.endswith("__")
         if in_place and packet not in _LEFT_ALONE:
             found.append((name, _InPlace))
-        elif not in_place and not _OUTPUTS.isdisjoint(overload.split("_")):
+        elif not in_place and overload != "input" and not _OUTPUTS.isdisjoint(overload.split("_")):  # grad_input is one
             found.append((name, _Out))
     return found
 
