@@ -110,6 +110,7 @@ REFUSED = {
     "ctc_loss, input": lambda t: F.ctc_loss(ones(t, 4, 1, 3), t([[1]]), t([5]), t([1])),
     "ctc_loss, target": lambda t: F.ctc_loss(ones(t, 4, 1, 3), t([[1]]), t([4]), t([2])),
     "masked_scatter": lambda t: ones(t, 2).masked_scatter(t([True, True]), ones(t, 1)),
+    "masked_scatter, broadcast": lambda t: ones(t, 2, 2).masked_scatter(t([True, False]), ones(t, 1)),
     "histc": lambda t: torch.histc(t([1.0, float("nan")])),
     "bincount": lambda t: torch.bincount(t([0, -1])),
     "searchsorted": lambda t: torch.searchsorted(ones(t, 3), ones(t, 1), sorter=t([0, 1, 3])),
@@ -176,6 +177,7 @@ ACCEPTED = {
     "a large index type": lambda t: ones(t, 300)[t([255], dtype=torch.int32)],
     "histc of a range": lambda t: torch.histc(t([0.5, float("nan")]), bins=2, min=0, max=1),
     "masked_scatter of enough": lambda t: ones(t, 2).masked_scatter(t([True, False]), ones(t, 1) * 3),
+    "masked_scatter of enough, broadcast": lambda t: ones(t, 2, 2).masked_scatter(t([True, False]), ones(t, 2) * 3),
     "bags that end": lambda t: F.embedding_bag(t([0, 1]), ones(t, 3, 2), t([0, 2])),
 }  # fmt: skip
 

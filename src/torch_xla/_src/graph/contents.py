@@ -277,12 +277,10 @@ def _range_of_data(args: Sequence[Any], kwargs: dict[str, Any]) -> list[Check]:
 
 def _masked(args: Sequence[Any], kwargs: dict[str, Any]) -> list[Check]:
     x, mask, source = args
-    if tuple(x.shape) != tuple(mask.shape):  # broadcast: how often each element counts is not known here
-        return []
-    count = math.prod(source.shape)
-    return [
-        Check(mask, MoreThan(count), RuntimeError, f"a source of {count} elements for more true elements of a mask")
-    ]
+    count, shown = math.prod(source.shape), math.prod(mask.shape)
+    repeats = math.prod(torch.broadcast_shapes(tuple(x.shape), tuple(mask.shape))) // max(shown, 1)
+    text = f"a source of {count} elements for more true elements of a mask"
+    return [Check(mask, MoreThan(count // repeats), RuntimeError, text)] if repeats else []
 
 
 def _is_integral(x: Any) -> bool:
