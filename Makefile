@@ -1,4 +1,4 @@
-# make demo | test | lint | types | check | conformance | clean
+# make demo | test | lint | types | check | conformance | bench | clean
 #
 # Everything runs in a virtual environment that the first call makes. To use another interpreter or torch release:
 #     make test PYTHON=python3.12 TORCH=2.9.1
@@ -10,13 +10,13 @@ TORCH ?=
 VENV ?= $(subst $(space),-,$(strip .venv $(patsubst python%,%,$(filter-out python python3,$(notdir $(PYTHON)))) $(TORCH)))
 # As many workers as a small machine has cores. Tests of one xdist_group go to one worker, to share what is costly.
 PYTEST_ARGS ?= -n 2 --dist loadgroup
-SOURCES = src tests examples
+SOURCES = src tests examples benchmarks
 
 space := $(subst ,, )
 run = $(VENV)/bin/python
 stamp = $(VENV)/.installed
 
-.PHONY: demo test lint types check conformance clean
+.PHONY: demo test lint types check conformance bench clean
 
 demo: $(stamp)
 	$(run) examples/demo.py
@@ -38,6 +38,12 @@ conformance: $(stamp)
 	$(run) -m tests.conformance --doc
 	$(run) -m tests.aliasing.check --programs 10000
 	$(run) -m pytest --every-dtype tests/test_same_exceptions.py
+
+# Step times beside torch eager, torch.compile, hand-written JAX and, if BENCH_TORCH_XLA29_PYTHON names an interpreter that
+# has it, PyTorch/XLA 2.9; then the ops that used to crawl.
+bench: $(stamp)
+	$(run) -m benchmarks
+	$(run) -m benchmarks.crawlers
 
 clean:
 	rm -rf .venv .venv-* build demo_output src/*.egg-info
