@@ -99,7 +99,7 @@ def recover(launch: Launch, error: Exception) -> Recovered:
             if failure is not None:
                 errors |= outputs_with(failure, row)
         flags = [jax.numpy.stack(inputs.flags)] if inputs.flags else []
-        known = {n: None if held in errors else held for n, held in launch.replaced.items()}
+        known = {n: None if type(held) is int and held in errors else held for n, held in launch.replaced.items()}
         outputs, undone = undo.settle([number for number in numbers if number not in errors], inputs, known)
         return Recovered([*map(jax.numpy.asarray, outputs), *flags], inputs.checks, undone, errors)
 

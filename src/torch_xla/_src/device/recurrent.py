@@ -13,6 +13,8 @@ import torch
 from torch.autograd import forward_ad
 from torch.nn.functional import linear
 
+from torch_xla._src.graph.tensor import snapshot
+
 _library = torch.library.Library("aten", "IMPL", "AutogradXLA")
 _functionalize = torch.library.Library("aten", "IMPL", "Functionalize")
 _aten = torch.ops.aten
@@ -27,7 +29,7 @@ class _Layer(torch.autograd.Function):
     def forward(ctx: Any, mode: str, reverse: bool, save: bool, mask: Any, *inputs: Any) -> Any:
         y, h, c, saved = _ops.rnn_layer(*inputs, mask, mode, reverse, save)
         ctx.mode, ctx.reverse = mode, reverse
-        ctx.save_for_backward(mask, y, saved, *inputs)
+        ctx.save_for_backward(mask, snapshot(y), saved, *inputs)  # the user may write to `y`
         ctx.set_materialize_grads(False)
         return y, h, c
 

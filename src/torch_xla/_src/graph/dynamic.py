@@ -9,7 +9,7 @@ import torch
 
 from torch_xla._src.graph import fallback
 from torch_xla._src.graph.dispatch import aten, dispatch, download, handles
-from torch_xla._src.graph.opinfo import host_leaf
+from torch_xla._src.graph.opinfo import host_leaf, op_info
 from torch_xla._src.graph.recorder import RECORDER
 from torch_xla._src.graph.tensor import XlaTensor
 from torch_xla._src.ops import lexsort as _defines_the_op  # noqa: F401  (for its effect on torch.ops)
@@ -32,7 +32,7 @@ def _nonzero(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 
 @handles(aten.masked_select.default)
 def _masked_select(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    shape = list(torch.broadcast_shapes(args[0].shape, args[1].shape))
+    shape = list(torch.broadcast_shapes(args[0].shape, args[1].shape)) or [1]
     x, mask = (_record(aten.expand_copy.default, a, shape) for a in args)
     return _index(aten.index.Tensor, (x, [mask]), {})
 
@@ -96,10 +96,29 @@ def _index_put(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
             return _masked_fill(x, masks[0], values)  # no size to read back
         if len(indices) == 1 and masks[0].ndim:
             flat, mask = _flattened(x, masks[0])
-            new = RECORDER.record(aten.index_put.default, [flat, _without_masks([mask]), values, accumulate], {})
+            where = _without_masks([mask])
+            _check_values(flat, where, values)
+            new = RECORDER.record(aten.index_put.default, [flat, where, values, accumulate], {})
             return new if flat is x else _record(aten.view_copy.default, new, list(x.shape))
         indices = _without_masks(indices)
+    _check_values(x, indices, values)
     return RECORDER.record(aten.index_put.default, [x, list(indices), values, accumulate], {})
+
+
+def _check_values(x: Any, indices: Sequence[Any], values: Any) -> None:
+    """RuntimeError for values that cannot be broadcast to what is indexed; the meta kernel accepts them."""
+    if values.numel() == 1:
+        return
+    ((spec,), _, _) = op_info(aten.index.Tensor).outputs([x, list(indices)], {})
+    assert spec is not None
+    shape = tuple(values.shape)
+    extra = max(len(shape) - len(spec.shape), 0)  # ones in front are dropped, as in any assignment
+    aligned = zip(shape[extra:][::-1], spec.shape[::-1])
+    if any(n != 1 for n in shape[:extra]) or any(n not in (1, m) for n, m in aligned):
+        raise RuntimeError(
+            f"shape mismatch: value tensor of shape {list(shape)} cannot be broadcast to indexing result of shape "
+            f"{list(spec.shape)}"
+        )
 
 
 def _masked_fill(x: XlaTensor, mask: XlaTensor, values: Any) -> Any:

@@ -74,6 +74,11 @@ def inner_of(tensor: torch.Tensor) -> XlaTensor:
     return inner
 
 
+def snapshot(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of a user's xla tensor that costs nothing: what it holds now, in a storage of its own."""
+    return torch._to_functional_tensor(inner_of_value(value_of(tensor)))
+
+
 def value_of(tensor: torch.Tensor) -> Value:
     """The Value that a user's xla tensor holds now."""
     return inner_of(tensor).value
