@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import torch_xla
 import torch_xla.debug.metrics as met
+from tests.same import same
 from torch_xla._src.compile import poison
 from torch_xla._src.graph import contents
 from torch_xla._src.graph.recorder import RECORDER
@@ -110,6 +112,7 @@ def test_several_checks_between_the_writes_of_one_tensor():
 
 
 def test_recordings_without_checks_keep_nothing(monkeypatch):
+    monkeypatch.setattr(poison, "_watching", False)  # as in a process that has run no program with checks
     x = torch.zeros(3, device="xla")
     torch_xla.sync()
     x += 1
@@ -119,7 +122,76 @@ def test_recordings_without_checks_keep_nothing(monkeypatch):
     assert RECORDER.replaced == {value_of(x).index: 0}
     assert y.tolist() == [0, 0]
     monkeypatch.setattr(contents, "in_programs", lambda: False)  # as on other clients
+    monkeypatch.setattr(poison, "_watching", False)
     z = torch.zeros(4, device="xla")[torch.arange(1, 3, device="xla")]
     x += 1
     assert not RECORDER.replaced
     assert z.tolist() == [0, 0]
+
+
+@pytest.fixture
+def unnoticed(monkeypatch):
+    """Flags look as if the device were still busy, until somebody waits."""
+
+    class Busy:
+        def __init__(self, flags):
+            self.flags = flags
+
+        def is_ready(self):
+            return False
+
+        def __array__(self, dtype=None, copy=None):
+            return np.asarray(self.flags)
+
+    original = poison.remember
+
+    def remember(*args):
+        *most, flags, checks = args
+        original(*most, None if flags is None else Busy(flags), checks)
+
+    monkeypatch.setattr(poison, "remember", remember)
+
+
+def test_launches_that_follow_an_unnoticed_failure_write_nothing(unnoticed):
+    """A second optimizer and an average of the weights, each with a launch of its own after that of the failed check."""
+
+    def train(device):
+        seen = []
+        table = nn.Parameter(torch.ones(6, 2, device=device))
+        scale = nn.Parameter(torch.ones(2, device=device))
+        average = table.detach().clone()
+        optimizers = torch.optim.SGD([table], 0.1, momentum=0.9), torch.optim.SGD([scale], 0.1)
+        for number in range(6):
+            index = torch.full((1,), 1, device=device)
+            try:
+                loss = (table[index + (100 if number in (2, 4) else 0)] * scale).square().sum()
+                loss.backward()
+                for optimizer in optimizers:
+                    optimizer.step()
+                    optimizer.zero_grad()
+                with torch.no_grad():
+                    average.lerp_(table, 0.1)
+                seen.append(loss.item())
+            except IndexError:
+                seen.append("IndexError")
+                for optimizer in optimizers:
+                    optimizer.zero_grad()
+        return seen, table, scale, average
+
+    same(train, 1e-5)
+
+
+def test_what_is_pending_when_a_failure_is_found_is_undone_and_what_comes_after_is_not(unnoticed):
+    x, y, rows = torch.zeros(3, device="xla"), torch.zeros(3, device="xla"), torch.ones(8, 3, device="xla")
+    torch_xla.sync()
+    lost = rows[_wrong()]
+    torch_xla.sync()
+    x += 1
+    with pytest.raises(IndexError, match="out of range"):
+        lost.tolist()
+    y += 1
+    assert x.tolist() == [0, 0, 0]
+    assert y.tolist() == [1, 1, 1]
+    x += 2
+    assert x.tolist() == [2, 2, 2]
+    assert not poison.pending

@@ -35,7 +35,9 @@ class Launch:
         replaced: undo.Replaced,
         wanted: Value | None = None,
     ) -> None:
-        self.node, self.leaf_buffers, self.replaced = node, leaf_buffers, replaced
+        self.node, self.leaf_buffers = node, leaf_buffers
+        self.prior = poison.prior()
+        self.replaced = replaced if node.checked or self.prior else {}
         self.live: list[tuple[int, Value]] = []
         self.views: list[Value] = []
         for number, ref in enumerate(values):
@@ -94,7 +96,7 @@ class Launch:
         refuse_if_too_large(program)
         with Uninterrupted():
             try:
-                outputs = program(self.leaf_buffers, self.floats, self.ints, self.keys)
+                outputs = program(self.leaf_buffers, self.floats, self.ints, self.keys, self.prior)
             except Exception as error:
                 raise explain(error, self.node.path()) from error
             self._hand_over(values, outputs, program.checks, program.undone)
@@ -121,13 +123,14 @@ class Launch:
         return len(self.floats), len(self.ints), len(self.keys)
 
     def _build(self, numbers: tuple[int, ...], donated: frozenset[int]) -> Program:
-        return Program(self.node.path(), self.leaf_buffers, numbers, donated, self._counts(), self.replaced)
+        rows, watched = self.node.path(), bool(self.prior)
+        return Program(rows, self.leaf_buffers, numbers, donated, self._counts(), self.replaced, watched)
 
     def _program(self) -> Program:
         numbers = tuple(number for number, _ in self.live)
         # Note [Donation]: leaf_values are weak, so a leaf that is dead here is held by nobody but this launch.
         dead = tuple(i for i, ref in enumerate(self.leaf_values) if ref() is None and self._sole_owner(i))
-        key = (numbers, dead, self._counts(), undo.key(self.replaced), compile_flags())
+        key = (numbers, dead, self._counts(), undo.key(self.replaced), bool(self.prior), compile_flags())
         program = program_cache.find(self.node, key)
         if program is None:
             donated = donatable([value.spec for _, value in self.live], dead, self.leaf_buffers)
@@ -147,7 +150,7 @@ class Launch:
         checks: list[CheckedRow],
         undone: dict[int, undo.Place],
     ) -> None:
-        flags = outputs.pop() if checks else None
+        failed, flags = (outputs.pop(), outputs.pop()) if checks else (None, None)
         for (_, value), buffer in zip(values, outputs, strict=True):
             value.buffer, value.origin = buffer, None
         if outputs:
@@ -157,7 +160,7 @@ class Launch:
             n: (place.num_checks, None if place.key is None else self.replaced[place.key])
             for n, place in undone.items()
         }
-        poison.remember(self.node, self.values, numbers, outputs, self.leaf_buffers, earlier, flags, checks)
+        poison.remember(self.node, self.values, numbers, outputs, self.leaf_buffers, earlier, failed, flags, checks)
 
 
 def _base(view: Value) -> Value | None:

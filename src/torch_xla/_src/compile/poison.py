@@ -32,6 +32,10 @@ WeakValue = ValueRef | Callable[[], None]
 pending: list[Launched] = []  # launches that nobody has looked at, oldest first
 _wrong: list[Launched] = []  # those that failed, while one of their buffers lives
 num_failed = 0  # launches with a failed check so far
+_watching = False  # whether a program with checks has run
+_failed: Any = None  # on the device: whether a check has failed since the last failure was raised; None: no
+_raising: Exception | None = None  # while what is pending is launched before it is raised
+flush: Callable[[], None] = lambda: None  # launches what is pending; the recorder sets it
 _lock = threading.RLock()
 
 
@@ -44,9 +48,22 @@ class Launched:
         take then or None if the program has seen to it.
     sources: for each of its leaves that another Launched gave, that one and the number of the output.
     errors: the outputs that are wrong, by number, once it has been looked at.
+    prior: the error of an earlier launch, if it was launched before that was noticed: then its writes are undone.
     """
 
-    __slots__ = ("buffers", "checks", "earlier", "errors", "flags", "node", "numbers", "places", "sources", "values")
+    __slots__ = (
+        "buffers",
+        "checks",
+        "earlier",
+        "errors",
+        "flags",
+        "node",
+        "numbers",
+        "places",
+        "prior",
+        "sources",
+        "values",
+    )
 
     def __init__(
         self,
@@ -60,6 +77,7 @@ class Launched:
     ) -> None:
         self.node, self.values, self.numbers, self.flags, self.checks = node, values, numbers, flags, checks
         self.earlier = earlier
+        self.prior: Exception | None = None
         self.buffers = list(map(weakref.ref, buffers))
         self.places = dict(zip(map(id, buffers), range(len(buffers))))
         self.sources: dict[int, tuple[Launched, int]] = {}
@@ -74,8 +92,10 @@ class Launched:
         """Finds out which outputs are wrong, and takes their buffers away. The error if a check of this launch failed."""
         failed = self._failed()
         of_leaves = {-1 - i: s.errors[number] for i, (s, number) in self.sources.items() if number in s.errors}
-        if of_leaves:
-            self._spoil(self._spread({}, of_leaves))
+        if of_leaves:  # and so an earlier check failed, and the program has undone its writes
+            self._spoil({n: e for n, e in self._spread({}, of_leaves).items() if n not in self.earlier})
+        if self.prior is not None:
+            self._undo({0: self.prior})
         if failed:
             global num_failed
             num_failed += 1
@@ -118,7 +138,8 @@ class Launched:
     def _undo(self, failed: dict[int, Exception]) -> None:
         """Gives outputs back the buffers of before a write that came after a failed check."""
         for number, (num_checks, buffer) in self.earlier.items():
-            if buffer is None or min(failed) > self.checks[num_checks - 1][0].depth:
+            last = self.checks[num_checks - 1][0].depth if num_checks else 0
+            if buffer is None or min(failed) > last:
                 continue
             self.errors[number] = error = failed[min(failed)]  # of what has been launched with the new buffer
             if (value := self.values[number]()) is not None:
@@ -179,11 +200,15 @@ def remember(
     buffers: Sequence[Any],
     leaf_buffers: Sequence[Any],
     earlier: dict[int, tuple[int, Any]],
+    failed: Any,
     flags: Any,
     checks: Sequence[CheckedRow],
 ) -> None:
-    """Takes note of a launch (as for Launched), and of the buffers it took."""
+    """Takes note of a launch (as for Launched), and of the buffers it took. failed: what later launches are to take."""
+    global _watching, _failed
     with _lock:
+        if flags is not None:
+            _watching, _failed = True, failed
         sources = _sources(leaf_buffers)
         if flags is None and not sources:
             return
@@ -192,23 +217,46 @@ def remember(
         pending.append(launched)
 
 
+def prior() -> list[Any]:
+    """The input of a program that says whether a check of an earlier launch failed; empty if there was never one."""
+    return [] if not _watching else [np.False_ if _failed is None else _failed]
+
+
 def settle(buffer: Any = None, wait: bool = False) -> None:
     """Looks at the launches that have finished; waits for the one that gives `buffer` and those before it, or for all.
 
     Raises the error of the first check that failed.
     """
+    global _failed, _raising
     if not pending:
         return
     with _lock:
-        places = [i for i, launched in enumerate(pending, 1) if wait or launched.number_of(buffer) is not None]
-        due = places[-1] if places else 0
-        first = None
-        while pending and (due > 0 or pending[0].flags is None or pending[0].flags.is_ready()):
-            error = pending[0].examine()
-            launched = pending.pop(0)
-            if launched.errors:
-                _wrong.append(launched)
-            first, due = first or error, due - 1
-        _wrong[:] = [launched for launched in _wrong if launched.lives()]
-    if first is not None:
-        raise fresh(first)
+        first = _examine(buffer, wait)
+    if first is None:
+        return
+    _raising = first
+    try:
+        flush()
+    finally:
+        with _lock:
+            _failed = _raising = None
+            for launched in pending:
+                launched.prior = launched.prior or first
+    raise fresh(first)
+
+
+def _examine(buffer: Any, wait: bool) -> Exception | None:
+    places = [i for i, launched in enumerate(pending, 1) if wait or launched.number_of(buffer) is not None]
+    due = places[-1] if places else 0
+    first = None
+    while pending and (due > 0 or pending[0].flags is None or pending[0].flags.is_ready()):
+        pending[0].prior = pending[0].prior or first or _raising
+        error = pending[0].examine()
+        launched = pending.pop(0)
+        if launched.errors:
+            _wrong.append(launched)
+        if launched.prior is None:  # else it would not have run on the CPU, and has nothing of its own to say
+            first = first or error
+        due -= 1
+    _wrong[:] = [launched for launched in _wrong if launched.lives()]
+    return first

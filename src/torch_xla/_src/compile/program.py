@@ -35,8 +35,9 @@ class RowError(Exception):
 class Inputs:
     """Values of what a row refers to: hands out slots and keys in the order in which they were recorded."""
 
-    def __init__(self, leaves: Sequence[Any], floats: Any, ints: Any, keys: Any) -> None:
+    def __init__(self, leaves: Sequence[Any], floats: Any, ints: Any, keys: Any, prior: Any = None) -> None:
         self.leaves, self.floats, self.ints, self.keys = leaves, floats, ints, keys
+        self.prior = prior  # whether a check of an earlier launch failed; None if that does not matter
         self.outs: dict[int, Any] = {}
         self.checks: list[CheckedRow] = []  # see Note [Failed checks]
         self.flags: list[Any] = []  # for each of them, whether it failed
@@ -94,6 +95,13 @@ class Inputs:
             self.flags.append(failed)
 
 
+def flags_of(inputs: Inputs) -> list[Any]:
+    """The outputs about checks: which of them failed, and whether one has, here or before; none if there are none."""
+    if not inputs.flags:
+        return []
+    return [jnp.stack(inputs.flags), undo.any_failed(inputs, len(inputs.flags))]
+
+
 def slots_in(templates: Any) -> list[Slot]:
     """The slots in (nested) argument templates, in order."""
     found: list[Slot] = []
@@ -144,7 +152,8 @@ class Program:
     """An executable for one recording: leaves, slots and keys in, live outputs out.
 
     live: numbers of the outputs it returns, in order. donated: positions of the leaves whose buffers it consumes.
-    checks: if there are any, one more output says which of them failed. undone: for live outputs, where they find what
+    checks: if there are any, two more outputs say which of them failed, and whether one has, here or in an earlier
+        launch. watched: whether it takes that of earlier launches. undone: for live outputs, where they find what
         they are if a check failed, as `undo.settle` says. bytes_needed: memory that a run takes.
     """
 
@@ -156,8 +165,9 @@ class Program:
         donated: frozenset[int],
         counts: tuple[int, int, int],
         replaced: undo.Replaced,
+        watched: bool,
     ) -> None:
-        self.rows, self.live, self.donated = rows, live, donated
+        self.rows, self.live, self.donated, self.watched = rows, live, donated, watched
         self.checks: list[CheckedRow] = []
         self.undone: dict[int, undo.Place] = {}
         self._replaced = undo.key(replaced)
@@ -169,9 +179,9 @@ class Program:
         metrics.sample("CompileTime", time.perf_counter_ns() - start)
         metrics.count("UncachedCompile")
 
-    def _function(self, given: Any, kept: Any, floats: Any, ints: Any, keys: Any) -> list[Any]:
+    def _function(self, given: Any, kept: Any, floats: Any, ints: Any, keys: Any, prior: Any) -> list[Any]:
         leaves = dict(zip(self.given, given)) | dict(zip(self.kept, kept))
-        inputs = Inputs([leaves[i] for i in range(len(leaves))], floats, ints, keys)
+        inputs = Inputs([leaves[i] for i in range(len(leaves))], floats, ints, keys, *prior)
         replaced = dict(self._replaced)
         wanted = [*self.live, *undo.earlier(self.live, replaced)]
         for row, use in zip(self.rows, uses(self.rows, wanted), strict=True):
@@ -180,7 +190,7 @@ class Program:
             else:
                 inputs.run(row, only_check=use is Use.CHECK)
         self.checks = inputs.checks
-        flags = [jnp.stack(inputs.flags)] if inputs.flags else []
+        flags = flags_of(inputs)
         outputs, self.undone = undo.settle(self.live, inputs, replaced)
         return outputs + flags
 
@@ -199,11 +209,14 @@ class Program:
                 jax.ShapeDtypeStruct((num_floats,), np.float64, weak_type=True),
                 jax.ShapeDtypeStruct((num_ints,), np.int64, weak_type=True),
                 jax.ShapeDtypeStruct((num_keys, 2), np.uint32),
+                [jax.ShapeDtypeStruct((), np.bool_)] * self.watched,
             )
             return lowered.compile(compiler_options=compiler_options())
 
-    def __call__(self, leaf_buffers: Sequence[Any], floats: list[float], ints: list[int], keys: list[Any]) -> list[Any]:
-        """Launches the program, asynchronously."""
+    def __call__(
+        self, leaf_buffers: Sequence[Any], floats: list[float], ints: list[int], keys: list[Any], prior: list[Any]
+    ) -> list[Any]:
+        """Launches the program, asynchronously. prior: whether an earlier check failed, if the program is watched."""
         with jax.enable_x64(True):
             outputs: list[Any] = self.executable(
                 [leaf_buffers[i] for i in self.given],
@@ -211,6 +224,7 @@ class Program:
                 np.array(floats, np.float64),
                 np.array(ints, np.int64),
                 np.array(keys, np.uint32).reshape(-1, 2),
+                prior,
             )
         return outputs
 

@@ -19,7 +19,7 @@ import torch.utils._pytree as pytree
 
 from torch_xla._src.compile import undo
 from torch_xla._src.compile.poison import CheckedRow, inherited, outputs_with
-from torch_xla._src.compile.program import Inputs, Program, RowError, Use, uses
+from torch_xla._src.compile.program import Inputs, Program, RowError, Use, flags_of, uses
 from torch_xla._src.graph.value import Ref, Row, Spec
 from torch_xla._src.runtime import client, memory, transfer
 
@@ -85,7 +85,7 @@ def recover(launch: Launch, error: Exception) -> Recovered:
         raise explain(error, rows) from error
     numbers = [number for number, _ in launch.live]
     with jax.enable_x64(True):
-        inputs = Inputs(launch.leaf_buffers, launch.floats, launch.ints, _keys(launch.keys))
+        inputs = Inputs(launch.leaf_buffers, launch.floats, launch.ints, _keys(launch.keys), *launch.prior)
         errors: dict[int, Exception] = {}
         wanted = [*numbers, *undo.earlier(numbers, launch.replaced)]
         for row, use in zip(rows, uses(rows, wanted), strict=True):
@@ -98,7 +98,7 @@ def recover(launch: Launch, error: Exception) -> Recovered:
                 inputs.skip(row)
             if failure is not None:
                 errors |= outputs_with(failure, row)
-        flags = [jax.numpy.stack(inputs.flags)] if inputs.flags else []
+        flags = flags_of(inputs)
         known = {n: None if type(held) is int and held in errors else held for n, held in launch.replaced.items()}
         outputs, undone = undo.settle([number for number in numbers if number not in errors], inputs, known)
         return Recovered([*map(jax.numpy.asarray, outputs), *flags], inputs.checks, undone, errors)

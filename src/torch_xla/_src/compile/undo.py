@@ -8,8 +8,13 @@ or leaf the tensor held before. The program returns what that was if a check bef
 value if not: a selection by a scalar, in the loop that computes the new value. Of a tensor that the recording has not
 read, the buffer is kept until the flags have been looked at.
 
-Not undone: writes in launches after that of the failed check, before anybody has noticed; and what PyTorch's C++ kernels
-write to buffers without a kernel of ours.
+Launches that follow, before anybody has looked, would write what they compute from tensors that are wrong (another
+optimizer's step) or simply too late (an average of the weights). So once a program with checks has run in this process,
+each program takes one more input, whether a check of an earlier launch has failed, and undoes all writes if so; a program
+with checks returns the same for the next. What is pending when the failure is found is launched before it is raised.
+
+Not undone: writes in a later launch to a tensor that it did not read, and what PyTorch's C++ kernels write without a
+kernel of ours.
 """
 
 from __future__ import annotations
@@ -63,19 +68,25 @@ def settle(live: Sequence[int], inputs: Inputs, replaced: Replaced) -> tuple[lis
 
 def _settled(number: int, inputs: Inputs, replaced: Replaced) -> tuple[Any, Place | None]:
     new, counts, chain = inputs.outs[number], inputs.checks_before, [number]
-    num_checks = counts.get(number, 0)
-    while chain[-1] in counts:
+    watched, num_checks = inputs.prior is not None, counts.get(number, 0)
+    while chain[-1] >= 0 and (watched or chain[-1] in counts):
         held = replaced.get(chain[-1])
         if type(held) is not int:
-            alike = held is not None and counts[chain[-1]] == num_checks
+            alike = held is not None and counts.get(chain[-1], 0) == num_checks
             return new, Place(chain[-1], num_checks) if alike else None
         chain.append(held)
     if len(chain) == 1:
         return new, None
     value = inputs.outs[chain[-1]] if chain[-1] >= 0 else inputs.leaves[-1 - chain[-1]]
     for position in range(len(chain) - 2, -1, -1):
-        count = counts[chain[position]]
-        if position == 0 or count != counts[chain[position - 1]]:  # else the next selection undoes this write, too
-            failed = reduce(jnp.logical_or, inputs.flags[:count])
-            value = jnp.where(failed, value, inputs.outs[chain[position]])
+        count = counts.get(chain[position], 0)
+        if position and count == counts.get(chain[position - 1], 0):
+            continue  # the next selection undoes this write, too
+        value = jnp.where(any_failed(inputs, count), value, inputs.outs[chain[position]])
     return value, Place(None, num_checks)
+
+
+def any_failed(inputs: Inputs, count: int) -> Any:
+    """bool[]: whether one of the first `count` checks of this run has failed, or one of an earlier launch."""
+    prior = [] if inputs.prior is None else [inputs.prior]
+    return reduce(jnp.logical_or, [*prior, *inputs.flags[:count]])

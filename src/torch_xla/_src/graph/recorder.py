@@ -32,6 +32,7 @@ output (a parameter just updated in place), unless its reference count says that
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
@@ -314,8 +315,8 @@ class Recorder:
 
     def note_write(self, old: Value, new: Value) -> None:
         """Remembers that a tensor which held `old` holds `new`, if a check may undo that. See Note [Writes undone]."""
-        if self.node.checked and new.generation == self.generation and new is not old:
-            held = old.index if old.generation == self.generation else old.buffer
+        if (self.node.checked or poison.prior()) and new.generation == self.generation and new is not old:
+            held = old.index if old.generation == self.generation else old.buffer if self.node.checked else None
             # A Value that two tensors were given cannot go back to what one of them held.
             self.replaced[new.index] = held if new.index not in self.replaced else None
 
@@ -369,6 +370,11 @@ class Recorder:
                         self._restart()
                 del launch  # it holds live Values, and what `settle` raises may hold this frame
                 poison.settle()
+
+    def flush(self) -> None:
+        """Launches what is pending when a failed check is about to be raised; what fails here is kept by its Values."""
+        with self.lock, contextlib.suppress(Exception):
+            self.cut()
 
     def after_fork(self) -> None:
         """In a forked child, in which XLA would wait for threads that were not forked: every use is an error."""
@@ -433,4 +439,5 @@ def _refuse_in_child(*_: Any, **__: Any) -> Any:
 
 
 RECORDER = Recorder()
+poison.flush = RECORDER.flush
 os.register_at_fork(after_in_child=RECORDER.after_fork)
