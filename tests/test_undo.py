@@ -195,3 +195,13 @@ def test_what_is_pending_when_a_failure_is_found_is_undone_and_what_comes_after_
     x += 2
     assert x.tolist() == [2, 2, 2]
     assert not poison.pending
+
+
+def test_a_tensor_that_was_resized():
+    x, rows = torch.ones(2, 3, device="xla"), torch.ones(8, 3, device="xla")
+    kept = rows[torch.arange(2, device="xla")]
+    torch.sum(x, 0, out=kept.resize_(0))
+    assert kept.tolist() == [2, 2, 2]
+    with pytest.warns(UserWarning, match="was resized"):
+        torch.add(x, 1, out=kept)
+    assert kept.tolist() == [[2] * 3] * 2
