@@ -73,7 +73,9 @@ class Machine:
         """Adds all that can be seen of the pool to the log."""
         self.log.append(("leaf", *_seen(self.leaf), _seen(self.leaf.grad)))
         for t in self.pool:
-            self.log.append(([j for j, u in enumerate(self.pool) if _shares(t, u)], *_seen(t)))
+            # Nothing can be written through a tensor without elements: whether it shares a storage means nothing.
+            sharing = [j for j, u in enumerate(self.pool) if t is u or (t.numel() and u.numel() and _shares(t, u))]
+            self.log.append((sharing, *_seen(t)))
 
 
 def _seen(t: torch.Tensor | None) -> tuple[Any, ...]:

@@ -98,7 +98,7 @@ def _is_written(x: Any) -> bool:
 def _repeats(target: torch.Tensor) -> bool:
     """Whether an element of the tensor stands in it more than once, for sure (an expanded dimension)."""
     strides = target.stride()
-    return 0 in strides and any(s == 0 and n > 1 for s, n in zip(strides, target.shape))
+    return 0 in strides and 0 not in target.shape and any(s == 0 and n > 1 for s, n in zip(strides, target.shape))
 
 
 def _refuse_repeats(target: torch.Tensor) -> None:
@@ -120,15 +120,23 @@ def _refuse_overlap(target: torch.Tensor, args: Any, at_all: bool) -> None:
         if isinstance(other, (list, tuple)):
             _refuse_overlap(target, other, at_all)
         elif isinstance(other, torch.Tensor) and torch._C._is_alias_of(target, other):
-            if not (is_dense(target.shape, target.stride()) and is_dense(other.shape, other.stride())):
-                continue
-            (start, end), (first, last) = _span(target), _span(other)
-            same = (start, end) == (first, last) and target.stride() == other.stride()
-            if (start < last and first < end and not same) or (same and at_all):
+            partly, wholly = _overlap(target, other)
+            if partly or (wholly and at_all):
                 raise RuntimeError(
                     "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single "
                     "memory location. Please clone() the tensor before performing the operation."
                 )
+
+
+def _overlap(target: torch.Tensor, other: torch.Tensor) -> tuple[bool, bool]:
+    """Whether two tensors in one storage share some of their memory, and whether all. (False, False) if hard to tell."""
+    if other is target:
+        return False, target.numel() > 0
+    if not (is_dense(target.shape, target.stride()) and is_dense(other.shape, other.stride())):
+        return False, False
+    (start, end), (first, last) = _span(target), _span(other)
+    same = (start, end) == (first, last) and target.stride() == other.stride()
+    return start < last and first < end and not same, same
 
 
 _NAMES = {
