@@ -50,3 +50,28 @@ def fixed_start() -> None:
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def unnoticed(monkeypatch):
+    """Flags look as if the device were still busy, until somebody waits."""
+
+    class Busy:
+        def __init__(self, flags):
+            self.flags = flags
+
+        def is_ready(self):
+            return False
+
+        def __array__(self, dtype=None, copy=None):
+            return np.asarray(self.flags)
+
+    from torch_xla._src.compile import poison  # imports JAX
+
+    original = poison.remember
+
+    def remember(*args):
+        *most, flags, checks = args
+        original(*most, None if flags is None else Busy(flags), checks)
+
+    monkeypatch.setattr(poison, "remember", remember)

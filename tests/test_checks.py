@@ -285,32 +285,7 @@ def test_only_what_depends_on_the_failure_is_lost():
         twice + 1
 
 
-def _unnoticed(monkeypatch):
-    """Flags look as if the device were still busy, until somebody waits."""
-
-    class Busy:
-        def __init__(self, flags):
-            self.flags = flags
-
-        def is_ready(self):
-            return False
-
-        def __array__(self, dtype=None, copy=None):
-            import numpy as np
-
-            return np.asarray(self.flags)
-
-    original = poison.remember
-
-    def remember(*args):
-        *most, flags, checks = args
-        original(*most, None if flags is None else Busy(flags), checks)
-
-    monkeypatch.setattr(poison, "remember", remember)
-
-
-def test_later_recordings_that_took_a_wrong_buffer(monkeypatch):
-    _unnoticed(monkeypatch)
+def test_later_recordings_that_took_a_wrong_buffer(unnoticed):
     torch_xla.sync(wait=True)
     weight, good = torch.ones(3, 2, device="xla"), torch.zeros(3, device="xla")
     rows = weight[_wrong_index()]
@@ -336,8 +311,7 @@ def test_later_recordings_that_took_a_wrong_buffer(monkeypatch):
     assert not poison.pending
 
 
-def test_a_read_waits_for_no_launch_after_it(monkeypatch):
-    _unnoticed(monkeypatch)
+def test_a_read_waits_for_no_launch_after_it(unnoticed):
     torch_xla.sync(wait=True)
     first = torch.ones(3, device="xla") + 1
     torch_xla.sync()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -49,13 +50,13 @@ def test_second_process_compiles_nothing_and_damaged_files_are_replaced(tmp_path
 @pytest.mark.parametrize(
     "damage", [lambda data: b"", lambda data: data[:-1], lambda data: data[:40] + b"\0" + data[41:]]
 )
-def test_a_damaged_file_is_no_entry(tmp_path: Path, damage: object) -> None:
+def test_a_damaged_file_is_no_entry(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     files = ProgramFiles(tmp_path)
     assert files.get("key") is None
     files.put("key", b"contents" * 10)
     assert files.get("key") == b"contents" * 10
     (file,) = tmp_path.iterdir()
-    file.write_bytes(damage(file.read_bytes()))  # type: ignore[operator]
+    file.write_bytes(damage(file.read_bytes()))
     assert files.get("key") is None
     assert not file.exists()
     files.put("key", b"other")

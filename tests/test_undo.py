@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -112,7 +111,7 @@ def test_several_checks_between_the_writes_of_one_tensor():
 
 
 def test_recordings_without_checks_keep_nothing(monkeypatch):
-    monkeypatch.setattr(poison, "_watching", False)  # as in a process that has run no program with checks
+    monkeypatch.setattr(poison, "watching", False)  # as in a process that has run no program with checks
     x = torch.zeros(3, device="xla")
     torch_xla.sync()
     x += 1
@@ -122,34 +121,11 @@ def test_recordings_without_checks_keep_nothing(monkeypatch):
     assert RECORDER.replaced == {value_of(x).index: 0}
     assert y.tolist() == [0, 0]
     monkeypatch.setattr(contents, "in_programs", lambda: False)  # as on other clients
-    monkeypatch.setattr(poison, "_watching", False)
+    monkeypatch.setattr(poison, "watching", False)
     z = torch.zeros(4, device="xla")[torch.arange(1, 3, device="xla")]
     x += 1
     assert not RECORDER.replaced
     assert z.tolist() == [0, 0]
-
-
-@pytest.fixture
-def unnoticed(monkeypatch):
-    """Flags look as if the device were still busy, until somebody waits."""
-
-    class Busy:
-        def __init__(self, flags):
-            self.flags = flags
-
-        def is_ready(self):
-            return False
-
-        def __array__(self, dtype=None, copy=None):
-            return np.asarray(self.flags)
-
-    original = poison.remember
-
-    def remember(*args):
-        *most, flags, checks = args
-        original(*most, None if flags is None else Busy(flags), checks)
-
-    monkeypatch.setattr(poison, "remember", remember)
 
 
 def test_launches_that_follow_an_unnoticed_failure_write_nothing(unnoticed):

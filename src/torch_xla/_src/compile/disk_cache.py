@@ -16,17 +16,19 @@ import os
 import tempfile
 from functools import cache
 from pathlib import Path
+from typing import Any, cast
 
 import jax
-from jax._src import compilation_cache
-from jax._src.compilation_cache_interface import CacheInterface
 
 _SUFFIX = ".program"
 _DIGEST = hashlib.sha256().digest_size
 
 
-class ProgramFiles(CacheInterface):
-    """Compiled programs by key, one file each: a SHA-256 digest of the contents, then the contents."""
+class ProgramFiles:
+    """Compiled programs by key, one file each: a SHA-256 digest of the contents, then the contents.
+
+    What JAX calls its CacheInterface.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._path = directory
@@ -85,7 +87,13 @@ def enable() -> None:
 
 
 def _use(files: ProgramFiles) -> None:
-    """Puts `files` where JAX keeps its cache of this process; JAX has no public call for that."""
-    with compilation_cache._cache_initialized_mutex:
-        compilation_cache._cache = files
-        compilation_cache._cache_initialized = True
+    """Puts `files` where JAX keeps its cache of this process; JAX has no public call for that.
+
+    In a release of JAX that keeps it elsewhere, JAX's own files do.
+    """
+    with contextlib.suppress(ImportError, AttributeError):
+        from jax._src import compilation_cache
+
+        with compilation_cache._cache_initialized_mutex:
+            compilation_cache._cache = cast(Any, files)
+            compilation_cache._cache_initialized = True

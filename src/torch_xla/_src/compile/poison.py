@@ -32,7 +32,7 @@ WeakValue = ValueRef | Callable[[], None]
 pending: list[Launched] = []  # launches that nobody has looked at, oldest first
 _wrong: list[Launched] = []  # those that failed, while one of their buffers lives
 num_failed = 0  # launches with a failed check so far
-_watching = False  # whether a program with checks has run
+watching = False  # whether a program with checks has run
 _failed: Any = None  # on the device: whether a check has failed since the last failure was raised; None: no
 _raising: Exception | None = None  # while what is pending is launched before it is raised
 flush: Callable[[], None] = lambda: None  # launches what is pending; the recorder sets it
@@ -205,10 +205,10 @@ def remember(
     checks: Sequence[CheckedRow],
 ) -> None:
     """Takes note of a launch (as for Launched), and of the buffers it took. failed: what later launches are to take."""
-    global _watching, _failed
+    global watching, _failed
     with _lock:
         if flags is not None:
-            _watching, _failed = True, failed
+            watching, _failed = True, failed
         sources = _sources(leaf_buffers)
         if flags is None and not sources:
             return
@@ -219,7 +219,7 @@ def remember(
 
 def prior() -> list[Any]:
     """The input of a program that says whether a check of an earlier launch failed; empty if there was never one."""
-    return [] if not _watching else [np.False_ if _failed is None else _failed]
+    return [] if not watching else [np.False_ if _failed is None else _failed]
 
 
 def settle(buffer: Any = None, wait: bool = False) -> None:

@@ -19,7 +19,7 @@ _library = torch.library.Library("aten", "IMPL", "AutogradXLA")
 _functionalize = torch.library.Library("aten", "IMPL", "Functionalize")
 _aten = torch.ops.aten
 _ops = torch.ops.torch_xla
-_GATES = {"rnn_tanh": 1, "rnn_relu": 1, "gru": 3, "lstm": 4}
+_MODES = ("rnn_tanh", "rnn_relu", "gru", "lstm")
 
 
 class _Layer(torch.autograd.Function):
@@ -93,7 +93,10 @@ class _Network:
         self, mode: str, hx: Any, params: Sequence[torch.Tensor], has_biases: bool, num_layers: int, dropout: float,
         train: bool, bidirectional: bool,
     ) -> None:  # fmt: skip
+        from torch_xla._src.ops.recurrent import GATES  # defines the ops; imports JAX
+
         self.mode, self.num_layers, self.dropout, self.train = mode, num_layers, dropout, train
+        self.gates = GATES[mode]
         self.states = list(hx) if mode == "lstm" else [hx]
         self.directions = 2 if bidirectional else 1
         per_cell, self.rest = divmod(len(params), max(num_layers * self.directions, 1))
@@ -116,7 +119,7 @@ class _Network:
             or not x.is_floating_point()
         ):
             return False
-        hidden = self.cells[0][0].shape[0] // _GATES[self.mode]
+        hidden = self.cells[0][0].shape[0] // self.gates
         out = self.cells[0][-1].shape[0] if self.projects else hidden
         widths = [x.shape[2]] + [out * self.directions] * (self.num_layers - 1)
         shapes = [(cells, x.shape[1], width) for width in (out, hidden)]
@@ -126,7 +129,7 @@ class _Network:
         )
 
     def _shapes(self, width: int, hidden: int, out: int) -> list[tuple[int, ...]]:
-        gates = _GATES[self.mode] * hidden
+        gates = self.gates * hidden
         biases = [(gates,), (gates,)] if self.has_biases else []
         return [(gates, width), (gates, out), *biases, *([(out, hidden)] if self.projects else [])]
 
@@ -227,7 +230,7 @@ def _padded(batch_sizes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def install() -> None:
     """Registers the kernels, under Functionalize too: inference mode has no autograd key."""
-    for mode in _GATES:
+    for mode in _MODES:
         for library in (_library, _functionalize):
             library.impl(f"{mode}.input", _of_batches(mode))
             library.impl(f"{mode}.data", _of_packed(mode))

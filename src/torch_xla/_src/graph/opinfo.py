@@ -13,7 +13,6 @@ from torch_xla._src.graph.shapes import SHAPES, WITHOUT_META
 from torch_xla._src.graph.tensor import DEVICE, XlaTensor, inner_of_value
 from torch_xla._src.graph.value import Spec, Value, contiguous_strides, is_dense
 from torch_xla._src.ops import dynamic_slice as _defines_the_ops  # noqa: F401  (for its effect on torch.ops)
-from torch_xla._src.ops import recurrent as _defines_the_layers  # noqa: F401  (for its effect on torch.ops)
 from torch_xla._src.runtime import metrics, transfer
 
 # Ops some arguments of which PyTorch lets stand on the host; 0-d tensors may anywhere.

@@ -315,7 +315,7 @@ class Recorder:
 
     def note_write(self, old: Value, new: Value) -> None:
         """Remembers that a tensor which held `old` holds `new`, if a check may undo that. See Note [Writes undone]."""
-        if (self.node.checked or poison.prior()) and new.generation == self.generation and new is not old:
+        if (self.node.checked or poison.watching) and new.generation == self.generation and new is not old:
             held = old.index if old.generation == self.generation else old.buffer if self.node.checked else None
             if old.spec.shape != new.spec.shape or old.spec.dtype is not new.spec.dtype:  # it was resized
                 held = None

@@ -56,22 +56,12 @@ _library.impl("rnn_layer", _layer_of_meta, "Meta")
 _library.impl("rnn_layer_backward", _backward_of_meta, "Meta")
 
 
-class Weights(NamedTuple):
-    """Of one layer in one direction: [gates, input], [gates, out], [gates], [gates], [out, hidden] or None."""
-
-    w_ih: jax.Array
-    w_hh: jax.Array
-    b_ih: jax.Array | None
-    b_hh: jax.Array | None
-    w_hr: jax.Array | None
-
-
 def _times(a: jax.Array, b: jax.Array) -> jax.Array:
     """a @ b.T, accumulated in float32 or wider."""
     return lax.dot_general(a, b, (((a.ndim - 1,), (1,)), ((), ())), preferred_element_type=opmath(a.dtype))
 
 
-def _halves(gates: jax.Array, count: int) -> list[jax.Array]:
+def _parts(gates: jax.Array, count: int) -> list[jax.Array]:
     return jnp.split(gates, count, axis=-1)
 
 
@@ -81,14 +71,14 @@ State = tuple[jax.Array, Any]
 
 
 def _lstm(gx: jax.Array, gh: jax.Array, state: State) -> tuple[State, jax.Array]:
-    i, f, g, o = _halves(gx + gh, 4)
+    i, f, g, o = _parts(gx + gh, 4)
     i, f, g, o = jax.nn.sigmoid(i), jax.nn.sigmoid(f), jnp.tanh(g), jax.nn.sigmoid(o)
     c = f * state[1] + i * g
     return (o * jnp.tanh(c), c), jnp.concatenate([i, f, g, o, c], -1)
 
 
 def _gru(gx: jax.Array, gh: jax.Array, state: State) -> tuple[State, jax.Array]:
-    (rx, zx, nx), (rh, zh, nh) = _halves(gx, 3), _halves(gh, 3)
+    (rx, zx, nx), (rh, zh, nh) = _parts(gx, 3), _parts(gh, 3)
     r, z = jax.nn.sigmoid(rx + rh), jax.nn.sigmoid(zx + zh)
     n = jnp.tanh(nx + r * nh)
     return ((1 - z) * n + z * state[0], None), jnp.concatenate([r, z, n, nh], -1)
@@ -120,7 +110,7 @@ class Step(NamedTuple):
 
 
 def _lstm_gradient(step: Step, dh: jax.Array, dc: Any) -> Any:
-    i, f, g, o, c = _halves(step.saved, 5)
+    i, f, g, o, c = _parts(step.saved, 5)
     t = jnp.tanh(c)
     dc = dc + dh * o * (1 - t * t)
     parts = [dc * g * i * (1 - i), dc * step.c * f * (1 - f), dc * i * (1 - g * g), dh * t * o * (1 - o)]
@@ -129,7 +119,7 @@ def _lstm_gradient(step: Step, dh: jax.Array, dc: Any) -> Any:
 
 
 def _gru_gradient(step: Step, dh: jax.Array, dc: Any) -> Any:
-    r, z, n, nh = _halves(step.saved, 4)
+    r, z, n, nh = _parts(step.saved, 4)
     dn = dh * (1 - z) * (1 - n * n)
     dr, dz = dn * nh * r * (1 - r), dh * (step.h - n) * z * (1 - z)
     return jnp.concatenate([dr, dz, dn], -1), jnp.concatenate([dr, dz, dn * r], -1), dh * z, None
@@ -234,5 +224,5 @@ def _before(states: jax.Array, first: jax.Array, reverse: bool) -> jax.Array:
 
 def _raw_output(saved: jax.Array, w_hr: jax.Array) -> jax.Array:
     """The output of an LSTM before its projection."""
-    _, _, _, o, c = _halves(saved, 5)
+    _, _, _, o, c = _parts(saved, 5)
     return o * jnp.tanh(c)
