@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from torch_xla._src.compile import disk_cache, undo
+from torch_xla._src.compile import disk_cache, options, undo
 from torch_xla._src.compile.poison import CheckedRow
 from torch_xla._src.graph import contents
 from torch_xla._src.graph.value import FLOAT_SLOT, INT_SLOT, Ref, Row, Slot, Spec
@@ -211,7 +211,7 @@ class Program:
                 jax.ShapeDtypeStruct((num_keys, 2), np.uint32),
                 [jax.ShapeDtypeStruct((), np.bool_)] * self.watched,
             )
-            return lowered.compile(compiler_options=compiler_options())
+            return lowered.compile(compiler_options=options.of(self.rows))
 
     def __call__(
         self, leaf_buffers: Sequence[Any], floats: list[float], ints: list[int], keys: list[Any], prior: list[Any]
@@ -227,14 +227,6 @@ class Program:
                 prior,
             )
         return outputs
-
-
-def compiler_options() -> dict[str, Any]:
-    """XLA options for programs of this device type."""
-    if client.device_type() != "CPU":
-        return {}
-    # bfloat16 results are rounded after every op, as PyTorch's CPU kernels do, not kept in float32 between ops.
-    return {"xla_allow_excess_precision": False}
 
 
 def bytes_needed(executable: Any) -> int:

@@ -1,4 +1,4 @@
-"""Positions of true elements, and runs of equal numbers, without a scatter or a sort of all elements."""
+"""Positions of true elements, and runs of equal numbers, without a scatter or a sort of single elements."""
 
 from __future__ import annotations
 
@@ -8,32 +8,41 @@ import numpy as np
 from jax import lax
 
 
+def _lanes() -> np.ndarray:
+    """For each byte the positions of its set bits, from the lowest, as eight bytes in one word; 255 where there is none."""
+    table = np.full((256, 8), 255, np.uint8)
+    for byte in range(256):
+        bits = [bit for bit in range(8) if byte >> bit & 1]
+        table[byte, : len(bits)] = bits
+    return table.view(np.uint64)[:, 0]
+
+
+_LANES = _lanes()
+
+
 def true_positions(mask: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
     """The positions of the first `size` true elements of a vector, and which of them there are.
 
-    In words of 32 bits: a scatter and a running sum over words, then five steps to the right bit of each, all at once.
-    That is 3 to 4 times faster on CPU than a scatter of the elements by their running sum.
+    Eight elements at a time: they make a byte, a table gives the positions within it, and a scatter adds them to a
+    stretch of the result, zero where the stretch of the next byte begins. On CPU that takes half to a sixth of the time
+    of a scatter of single elements, or of a search for each position.
     """
-    bits = jnp.pad(mask, (0, -mask.size % 32)).reshape(-1, 32).astype(jnp.uint32)
-    words = jnp.sum(bits << jnp.arange(32, dtype=jnp.uint32), axis=1, dtype=jnp.uint32)
-    counts = lax.population_count(words).astype(np.int32 if mask.size < 2**31 else np.int64)
-    ends = lax.cumsum(counts)
-    rank = jnp.arange(size, dtype=counts.dtype)
-    word = runs(ends - counts, size)
-    bit = _position_of_bit(words[word], (rank - (ends - counts)[word]).astype(jnp.uint32))
-    return word * 32 + bit.astype(counts.dtype), rank < ends[-1]
-
-
-def _position_of_bit(word: jax.Array, rank: jax.Array) -> jax.Array:
-    """The position, from the lowest, of set bit number `rank` of each uint32."""
-    position = jnp.zeros_like(word)
-    for half in (16, 8, 4, 2, 1):
-        lower = lax.population_count(word & jnp.uint32((1 << half) - 1))
-        above = rank >= lower
-        rank = jnp.where(above, rank - lower, rank)
-        word = jnp.where(above, word >> half, word)
-        position = jnp.where(above, position + jnp.uint32(half), position)
-    return position
+    mask = jnp.pad(mask, (0, -mask.size % 8)).reshape(-1, 8)
+    packed = lax.bitcast_convert_type(mask.astype(jnp.uint8), jnp.uint64) * np.uint64(0x0102040810204080)
+    packed = lax.optimization_barrier((packed >> np.uint64(56)).astype(jnp.int32))  # used twice, computed once
+    counts = lax.population_count(packed).astype(np.int32 if mask.size < 2**31 else np.int64)
+    ends = lax.associative_scan(jnp.add, counts)
+    lanes = lax.bitcast_convert_type(jnp.asarray(_LANES).at[packed].get(mode="promise_in_bounds"), jnp.uint8)
+    first = 8 * jnp.arange(len(packed), dtype=counts.dtype)[:, None]
+    positions = lax.scatter_add(
+        jnp.zeros(size + 8, counts.dtype),
+        (ends - counts)[:, None],
+        jnp.where(lanes < 8, lanes.astype(counts.dtype) + first, 0),
+        lax.ScatterDimensionNumbers((1,), (), (0,)),
+        indices_are_sorted=True,
+        mode=lax.GatherScatterMode.FILL_OR_DROP,
+    )
+    return positions[:size], jnp.arange(size, dtype=counts.dtype) < ends[-1]
 
 
 def runs(starts: jax.Array, size: int) -> jax.Array:

@@ -308,8 +308,20 @@ def nonzero_static(x: jax.Array, *, size: int, fill_value: int = -1) -> jax.Arra
         return jnp.full((size, x.ndim), fill_value, np.int64)
     flat, found = true_positions(x.reshape(-1) != 0, size)
     flat = lax.optimization_barrier(flat)  # else it is computed again for each dim
-    dims = jnp.stack(jnp.unravel_index(flat, x.shape)).astype(np.int64)
-    return jnp.where(found, dims, np.int64(fill_value)).T
+    if x.ndim == 1:
+        return jnp.where(found, flat.astype(np.int64), np.int64(fill_value))[:, None]
+    return jnp.where(found[:, None], _coordinates(flat, x.shape).astype(np.int64), np.int64(fill_value))
+
+
+def _coordinates(flat: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Positions in a flattened array as [positions, dims], of their dtype; none is negative."""
+    # Unsigned: XLA turns a division by a constant into a multiplication, without the cases of negative numbers.
+    rest = flat.astype(np.uint32 if flat.dtype == np.int32 else np.uint64)
+    columns = []
+    for n in shape[:0:-1]:
+        columns.append(lax.rem(rest, rest.dtype.type(n)))
+        rest = lax.div(rest, rest.dtype.type(n))
+    return jnp.stack([rest, *columns[::-1]], 1).astype(flat.dtype)
 
 
 # ---- embeddings

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 import jax
@@ -18,8 +18,13 @@ from torch_xla._src.ops.registry import lowers
 
 # Note [Windows]
 # A window of few elements is unrolled: one strided slice for each position in the window, which XLA fuses into a single
-# loop, forward and backward. Larger windows go through reduce_window and, backward, a scatter.
-_UNROLLED = 32
+# loop. Larger windows are reduced over dims of their own where they do not overlap, and go through reduce_window where
+# they do. Backward, each element looks at the few windows that it can be in: that takes no scatter, which on CPU is a
+# loop of its own, and no dilated gradient. Where it can be in many, a scatter is the lesser evil.
+_UNROLLED = 32  # elements of a window
+_TILE = 8  # elements of a window that does not overlap others, from which a reduction is faster than slices
+_COVERING = 16  # windows that an element can be in
+_SLICED = 64  # windows of different sizes, from which a program with one reduction for each gets too long
 
 # Note [Maximum of a window]
 # As in the CPU kernels: the first of equal maxima wins, but the last NaN of the window beats everything. A window of
@@ -72,6 +77,21 @@ class Windows:
             config.append((low, size - low - (s * (n - 1) + 1), s - 1))
         return lax.pad(g, jnp.zeros((), g.dtype), config)
 
+    @property
+    def tiled(self) -> bool:
+        """Whether the windows neither overlap nor leave gaps, but for rows left over at the far ends."""
+        return (
+            self.kernel == self.stride
+            and not any(self.padding)
+            and all(e <= 0 for e in self.ends)
+            and (all(d == 1 or k == 1 for d, k in zip(self.dilation, self.kernel)))
+        )
+
+    @property
+    def covering(self) -> list[int]:
+        """Along each dim, how many windows an element can be in."""
+        return [-(-(d * (k - 1) + 1) // s) for d, k, s in zip(self.dilation, self.kernel, self.stride)]
+
     def positions(self, offsets: Sequence[Any]) -> jax.Array:
         """Index in the flattened trailing dims of the elements at `offsets` (one number or array a dim)."""
         total: Any = 0
@@ -109,7 +129,37 @@ def _max_pool(x: jax.Array, windows: Windows) -> tuple[jax.Array, jax.Array]:
     if 0 in x.shape or 0 in windows.out:
         shape = (*x.shape[: x.ndim - len(windows.out)], *windows.out)
         return jnp.zeros(shape, x.dtype), jnp.zeros(shape, jnp.int64)
+    if windows.tiled and windows.elements > _TILE:
+        return _max_of_tiles(x, windows)
     return (_max_unrolled if windows.elements <= _UNROLLED else _max_reduced)(x, windows)
+
+
+def _max_of_tiles(x: jax.Array, windows: Windows) -> tuple[jax.Array, jax.Array]:
+    lead, count = x.ndim - len(windows.out), len(windows.out)
+    limits = [o * k for o, k in zip(windows.out, windows.kernel)]
+    split = [n for pair in zip(windows.out, windows.kernel) for n in pair]
+    inner = tuple(range(1, 2 * count, 2))
+    index = _indices(windows.size)[tuple(slice(n) for n in limits)].reshape(split)
+    values = lax.slice(x, [0] * x.ndim, [*x.shape[:lead], *limits]).reshape(*x.shape[:lead], *split)
+    best, chosen = _max_and_index(values, index, tuple(lead + i for i in inner))
+    return best, chosen
+
+
+def _indices(sizes: Sequence[int]) -> jax.Array:
+    """The index of each element in the flattened dims of these sizes."""
+    return lax.iota(jnp.int32, math.prod(sizes)).reshape(tuple(sizes))
+
+
+def _max_and_index(values: jax.Array, index: jax.Array, axes: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
+    """Maximum over `axes`, and the `index` (which may lack leading dims) of it. See Note [Maximum of a window]."""
+    best = jnp.max(values, axes)
+    # Broadcast in one step: through a reshape XLA on CPU would fuse, and compute the maximum again for each element.
+    kept = [d for d in range(values.ndim) if d not in axes]
+    everywhere = lax.broadcast_in_dim(best, values.shape, kept)
+    # A NaN counts from below, so that the last of them is the least; where one is, nothing equals the maximum.
+    key = jnp.where(values == everywhere, index, jnp.where(_isnan(values), -1 - index, np.iinfo(np.int32).max))
+    chosen = jnp.min(key, axes)
+    return best, jnp.where(chosen < 0, -1 - chosen, chosen)
 
 
 def _max_unrolled(x: jax.Array, windows: Windows) -> tuple[jax.Array, jax.Array]:
@@ -135,8 +185,7 @@ def _first_rows(windows: Windows, i: int) -> jax.Array:
 
 def _max_reduced(x: jax.Array, windows: Windows) -> tuple[jax.Array, jax.Array]:
     lead = x.ndim - len(windows.size)
-    index = jnp.arange(math.prod(windows.size), dtype=jnp.int32).reshape(windows.size)
-    index = jnp.broadcast_to(index, x.shape)
+    index = jnp.broadcast_to(_indices(windows.size), x.shape)
     return lax.reduce_window(
         (x, index),
         (jnp.asarray(_lowest(x.dtype), x.dtype), jnp.int32(np.iinfo(np.int32).max)),
@@ -158,15 +207,32 @@ def _larger(a: tuple[Any, Any], b: tuple[Any, Any]) -> tuple[Any, Any]:
 
 
 def _max_pool_gradient(g: jax.Array, x: jax.Array, indices: jax.Array, windows: Windows) -> jax.Array:
-    if 0 in g.shape or windows.elements > _UNROLLED:
+    if 0 in g.shape or math.prod(windows.covering) > _COVERING:
         return _scatter_gradient(g, x.shape, indices, len(windows.size))
     g, indices = g.astype(dtypes.opmath(g.dtype)), indices.astype(jnp.int32)
-    zero = jnp.zeros((), g.dtype)
-    parts = [
-        windows.spread(jnp.where(indices == windows.positions(offset), g, zero), offset)
-        for offset in windows.offsets()
-    ]  # fmt: skip
-    return reduce(jnp.add, parts)
+    lead = x.ndim - len(windows.size)
+    # With the padding each dim is `steps` times `stride` long, and an element of step i is in windows i, i - 1, ...
+    steps = [-(-(n + p) // s) for n, p, s in zip(windows.size, windows.padding, windows.stride)]
+    margin = [(0, 0, 0)] * lead
+    margin += [(c - 1, max(n - o, 0), 0) for c, n, o in zip(windows.covering, steps, windows.out)]
+    g = lax.pad(g, jnp.zeros((), g.dtype), margin)
+    indices = lax.pad(indices, jnp.int32(-1), margin)
+    split = [n for pair in zip(steps, windows.stride) for n in pair]
+    position: Any = 0
+    for i, (n, p) in enumerate(zip(windows.size, windows.padding)):
+        place = lax.broadcasted_iota(jnp.int32, split, 2 * i) * windows.stride[i]
+        position = position * n + place + lax.broadcasted_iota(jnp.int32, split, 2 * i + 1) - p
+    total: Any = jnp.zeros((), g.dtype)
+    for back in np.ndindex(*windows.covering):
+        start = [0] * lead + [c - 1 - b for c, b in zip(windows.covering, back)]
+        part = [
+            lax.slice(t, start, [*x.shape[:lead], *(a + n for a, n in zip(start[lead:], steps))]) for t in (g, indices)
+        ]
+        g_of, chosen = (jnp.expand_dims(t, range(lead + 1, lead + 2 * len(steps), 2)) for t in part)
+        total = total + jnp.where(chosen == position, g_of, jnp.zeros((), g.dtype))
+    total = total.reshape(*x.shape[:lead], *(n * s for n, s in zip(steps, windows.stride)))
+    start = [0] * lead + list(windows.padding)
+    return lax.slice(total, start, [a + n for a, n in zip(start, x.shape)])
 
 
 def _scatter_gradient(g: jax.Array, shape: tuple[int, ...], indices: jax.Array, count: int) -> jax.Array:
@@ -347,13 +413,32 @@ def _adaptive_max(x: jax.Array, outs: tuple[int, ...]) -> tuple[jax.Array, jax.A
         shape = (*x.shape[: -len(outs)], *outs)
         return jnp.zeros(shape, x.dtype), jnp.zeros(shape, jnp.int64)
     if all(n % o == 0 for n, o in zip(sizes, outs)):
-        kernel = tuple(n // o for n, o in zip(sizes, outs))
-        none = (0,) * len(outs)
-        return _max_pool(x, Windows(sizes, outs, kernel, kernel, none, (1,) * len(outs)))
-    index: jax.Array = jnp.arange(math.prod(sizes), dtype=jnp.int32).reshape(sizes)
+        return _max_pool(x, _even_windows(sizes, outs))
+    if math.prod(outs) <= _SLICED:
+        return _max_of_slices(x, outs)
+    index = _indices(sizes)
     for axis in range(-1, -1 - len(outs), -1):  # the last dim first: the first of equal maxima is then that in memory
         x, index = _adaptive_max_along(x, index, axis, outs[axis])
     return x, index
+
+
+def _even_windows(sizes: tuple[int, ...], outs: tuple[int, ...]) -> Windows:
+    kernel = tuple(n // o for n, o in zip(sizes, outs))
+    return Windows(sizes, outs, kernel, kernel, (0,) * len(outs), (1,) * len(outs))
+
+
+def _max_of_slices(x: jax.Array, outs: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
+    """A reduction for each window."""
+    lead, count = x.ndim - len(outs), len(outs)
+    index = _indices(x.shape[lead:])
+    bounds = [list(zip(*_adaptive_bounds(n, o))) for n, o in zip(x.shape[lead:], outs)]
+    results = []
+    for window in itertools.product(*bounds):
+        inside = tuple(slice(int(start), int(stop)) for start, stop in window)
+        axes = tuple(range(lead, lead + count))
+        results.append(_max_and_index(x[(..., *inside)], index[inside], axes))
+    best, chosen = (jnp.stack(parts, -1).reshape(*x.shape[:lead], *outs) for parts in zip(*results))
+    return best, chosen
 
 
 def _adaptive_max_along(x: jax.Array, index: jax.Array, axis: int, out: int) -> tuple[jax.Array, jax.Array]:
@@ -391,6 +476,9 @@ def _register_adaptive_max_pool(count: int) -> None:
 
     @lowers(f"aten.adaptive_max_pool{count}d_backward")
     def backward(grad_output: Any, self: Any, indices: Any) -> Any:
+        sizes, outs = self.shape[-count:], grad_output.shape[-count:]
+        if 0 not in grad_output.shape and all(n % o == 0 for n, o in zip(sizes, outs)):
+            return _max_pool_gradient(grad_output, self, indices, _even_windows(sizes, outs))
         return _scatter_gradient(grad_output, self.shape, indices, count)
 
 

@@ -42,6 +42,8 @@ def _size(x: jax.Array, axes: tuple[int, ...]) -> int:
 
 @lowers("aten.sum", specs=True)
 def sum_(spec: OutSpec, x: jax.Array, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> jax.Array:
+    if x.dtype == np.bool_ and spec.dtype == np.int64:
+        return count_nonzero(x, dim, keepdim)
     x = computing(x, spec.dtype)
     return jnp.sum(x, axes_of(x, dim), keepdims=keepdim, dtype=x.dtype)
 
@@ -67,8 +69,9 @@ def prod(spec: OutSpec, x: jax.Array, dim: Dims = None, keepdim: bool = False, *
 
 
 @lowers("aten.count_nonzero")
-def count_nonzero(x: jax.Array, dim: Dims = None) -> jax.Array:
-    return jnp.sum(x != 0, axes_of(x, dim), dtype=jnp.int64)
+def count_nonzero(x: jax.Array, dim: Dims = None, keepdim: bool = False) -> jax.Array:
+    dtype = np.int32 if x.size < 2**31 else np.int64  # half the bytes, twice the speed on CPU
+    return jnp.sum(x != 0, axes_of(x, dim), dtype=dtype, keepdims=keepdim).astype(np.int64)
 
 
 # ---- truth

@@ -423,7 +423,9 @@ def repeat(x: jax.Array, repeats: Sequence[int]) -> jax.Array:
 
 @lowers("aten.repeat_interleave.Tensor", specs=True)
 def repeat_interleave(spec: OutSpec, repeats: jax.Array, *, output_size: int | None = None) -> jax.Array:
-    return runs(lax.cumsum(repeats) - repeats, spec.shape[0])
+    if spec.shape[0] < 2**31:
+        repeats = repeats.astype(np.int32)  # half the bytes
+    return runs(lax.associative_scan(jnp.add, repeats) - repeats, spec.shape[0])
 
 
 @lowers("aten.repeat_interleave.self_int")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ def live_bytes(device: Any = None) -> int:
     return sum(b.nbytes for b in device.client.live_arrays() if not b.is_deleted() and device in b.devices())
 
 
+@cache  # asked before every launch
 def host_limit() -> int:
     """Bytes of memory that this process may use: the machine's, or the control group's where that is less."""
     limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
