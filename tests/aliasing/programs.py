@@ -45,6 +45,7 @@ class Machine:
     def __init__(self, device: str) -> None:
         self.device = device
         self.log: list[Any] = []
+        self.moved: list[torch.Tensor] = []  # to another storage
         self.leaf = self.tensor(torch.arange(12.0, dtype=torch.float64).view(3, 4)).requires_grad_()
         self.pool: list[torch.Tensor] = [self.tensor(torch.arange(1.0, 7.0, dtype=torch.float64).view(2, 3))]
 
@@ -57,6 +58,16 @@ class Machine:
     def push(self, result: Any) -> None:
         if isinstance(result, torch.Tensor) and not any(result is t for t in self.pool):
             self.pool = [*self.pool, result][-_POOL:]
+
+    def has_views(self, t: torch.Tensor) -> bool:
+        return any(u._base is t for u in self.pool)
+
+    def may_move(self, t: torch.Tensor) -> bool:
+        """Whether a tensor may be put into another storage: autograd replays views, on every device but CPU."""
+        if t.requires_grad and (t._is_view() or self.has_views(t)):
+            return False
+        self.moved.append(t)
+        return True
 
     def run(self, name: str, numbers: Sequence[int]) -> None:
         """Runs one instruction; an exception is part of the log."""
@@ -413,19 +424,20 @@ def write_to_leaf(m: Machine, i: int, n: int) -> None:
 
 @instruction
 def set_data(m: Machine, a: int, b: int) -> None:
-    m[a].data = m[b]
+    if m.may_move(m[a]):
+        m[a].data = m[b]
 
 
 @instruction
 def set_tensor(m: Machine, a: int, b: int) -> None:
-    if not (m[a]._is_view() and m[a].requires_grad):  # autograd replays the view that it was, on every device but CPU
+    if m.may_move(m[a]):
         m[a].set_(m[b])
 
 
 @instruction
 def set_strided(m: Machine, a: int, b: int, n: int, offset: int) -> None:
     fits = offset % 3 + n % 3 < m[b].numel()  # else the CPU makes the storage larger, and does not say what is in it
-    if fits and not (m[a]._is_view() and m[a].requires_grad):
+    if fits and m.may_move(m[a]):
         m[a].set_(m[b], offset % 3, (n % 3 + 1,), (1,))
 
 
@@ -456,7 +468,8 @@ def detach_in_place(m: Machine, a: int) -> None:
 
 @instruction
 def require_grad(m: Machine, a: int) -> None:
-    if not m[a]._is_view():  # a view of several may become one that cannot be looked at, on either device
+    # A view of several may become one that cannot be looked at, on either device.
+    if not (m[a]._is_view() or (m.has_views(m[a]) and any(m[a] is t for t in m.moved))):
         m[a].requires_grad_()
 
 

@@ -102,7 +102,8 @@ def _unfold(original: Any) -> Callable[..., torch.Tensor]:
     def unfold(keys: Any, self: torch.Tensor, dimension: int, size: int, step: int) -> torch.Tensor:
         rank = self.ndim
         length = self.shape[dimension] if rank and -rank <= dimension < rank else 0
-        tiled = size == step and length % max(size, 1) == 0
+        # What PyTorch puts back in place of what an unfold was made of is contiguous.
+        tiled = size == step and length % max(size, 1) == 0 and self.is_contiguous()
         if self.device.type != "xla" or tiled or not 0 < size <= length or step <= 0:  # or an error, to be raised there
             return original.call_boxed(keys, self, dimension, size, step)
         dimension %= rank

@@ -130,8 +130,10 @@ def _refuse_overlap(target: torch.Tensor, args: Any, at_all: bool) -> None:
 
 def _overlap(target: torch.Tensor, other: torch.Tensor) -> tuple[bool, bool]:
     """Whether two tensors in one storage share some of their memory, and whether all. (False, False) if hard to tell."""
+    if not (target.numel() and other.numel()):
+        return False, False
     if other is target:
-        return False, target.numel() > 0
+        return False, True
     if not (is_dense(target.shape, target.stride()) and is_dense(other.shape, other.stride())):
         return False, False
     (start, end), (first, last) = _span(target), _span(other)
@@ -282,17 +284,15 @@ class _InPlace:
         target = args[0]
         if self.functional is None or not (_is_written(target) or self._takes_number(args)):
             return self.original.call_boxed(keys, *args, **kwargs)
+        refused = []  # positions of the targets that cannot be written: 0, if there is only one
         if type(target) is not list:
             if _repeats(target):
-                if not self.repeatable:
-                    _refuse_repeats(target)
+                refused = [] if self.repeatable else [0]
                 # Written through the storage, where it is seen which elements have changed.
                 args = (target.as_strided(target.shape, target.stride(), target.storage_offset()), *args[1:])
         else:
-            for one in target:
-                if one._is_view():
-                    _refuse_repeats(one)
-            if len(target) > 1 and _in_sequence(target, args[1:]):
+            refused = [i for i, one in enumerate(target) if one._is_view() and _repeats(one)]
+            if len(target) > 1 and (refused or _in_sequence(target, args[1:])):
                 for position in range(len(target)):
                     self(keys, *_at(args, position), **kwargs)
                 return target if self.single else None
@@ -300,6 +300,8 @@ class _InPlace:
             raise RuntimeError("In-place abs is not supported for complex tensors.")
         with torch._C._ExcludeDispatchKeyGuard(_KEY):
             results = self.functional(*map(_unwrap, args), **{k: _unwrap(v) for k, v in kwargs.items()})
+        if refused:  # after what the op itself refuses
+            _refuse_repeats(target if type(target) is not list else target[0])
         if self.elementwise or self.no_overlap:
             _refuse_overlap(target, args[1:], self.no_overlap)
         if len(self.written) == 1:
@@ -365,7 +367,9 @@ class _Out:
         results = [results] if len(self.functional._schema.returns) == 1 else results
         if self.joins and not torch.can_cast(results[0].dtype, kwargs[self.outs[0]].dtype):
             raise TypeError(f"cannot join tensors of dtype {results[0].dtype} in one of {kwargs[self.outs[0]].dtype}")
-        _write(outs, results[: len(outs)], self.exact, resize=True)
+        # A tensor that is read as well has the shape that it has.
+        resize = not (self.pointwise and any(a is out for a in args for out in outs))
+        _write(outs, results[: len(outs)], self.exact, resize)
         for position, result in zip(self.inputs, results[len(outs) :], strict=True):
             if args[position] is not None:
                 _write(args[position], result)
