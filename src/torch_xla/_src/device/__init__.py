@@ -18,6 +18,7 @@ def install() -> None:
         guard,
         identity,
         kernels,
+        linear,
         optim,
         random,
         recurrent,
@@ -33,6 +34,7 @@ def install() -> None:
     dynamo.install()
     autocast.install()
     identity.install()
+    linear.install()
     optim.install()
     random.install()
     recurrent.install()

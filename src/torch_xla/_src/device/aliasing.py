@@ -56,7 +56,9 @@ def owner(view: torch.Tensor) -> torch.Tensor:
         start = shown if base is None else inner_of_value(base)
         whole = torch._to_functional_tensor(start)
         torch._functionalize_unsafe_set(whole, view)  # shares the storage, and has no view of its own to apply
-        torch._sync(whole)  # shows what is in the storage, if that was written to; else `base` is what has been viewed
+        torch._functionalize_sync(
+            whole
+        )  # shows what is in the storage, if that was written to; else `base` is what has been viewed
         if base is None and torch._from_functional_tensor(whole) is start:
             raise RuntimeError("the tensor that this view was made of is gone; work on view.clone()")
     if whole.is_contiguous():
@@ -191,7 +193,7 @@ def _copy_of_view(name: str) -> Callable[..., Any]:
             if isinstance(views, torch.Tensor):
                 return views.clone(memory_format=torch.contiguous_format)
             return [view.clone(memory_format=torch.contiguous_format) for view in views]
-        torch._sync(args[0])
+        torch._functionalize_sync(args[0])
         with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)):
             inner = torch._from_functional_tensor(args[0])
             copies = getattr(getattr(_aten, packet), overload or "default")(inner, *args[1:], **kwargs)

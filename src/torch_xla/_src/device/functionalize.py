@@ -31,7 +31,7 @@ def _pack_padded_sequence(x: Any, lengths: Any, batch_first: bool) -> Any:
     """As the CPU kernel; the batch sizes stay on the host, where PyTorch's kernel for this key would wrap them."""
     functional = torch._is_functional_tensor(x)
     if functional:
-        torch._sync(x)
+        torch._functionalize_sync(x)
     with torch._C._ExcludeDispatchKeyGuard(_KEY):
         inner = torch._from_functional_tensor(x) if functional else x
         data, batch_sizes = _aten._pack_padded_sequence(inner, lengths, batch_first)

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch.autograd.graph import increment_version
 
 from torch_xla._src.device.aliasing import is_shared, is_view
@@ -31,6 +32,7 @@ from torch_xla._src.graph.value import Value, is_dense
 _aten = torch.ops.aten
 _KEY = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
 _is_functional = torch._is_functional_tensor
+_num_modes = torch._C._len_torch_dispatch_stack
 _library = torch.library.Library("aten", "IMPL", "Functionalize")
 
 # In-place ops that PyTorch's kernels do right: those that change the metadata of a tensor, or have no functional form.
@@ -80,7 +82,7 @@ def _unwrap(x: Any) -> Any:
     if isinstance(x, torch.Tensor):
         if not _is_functional(x):
             return x
-        torch._sync(x)
+        torch._functionalize_sync(x)
         return torch._from_functional_tensor(x)
     return [_unwrap(item) for item in x] if isinstance(x, (list, tuple)) else x
 
@@ -185,11 +187,9 @@ def _write(target: Any, result: Any, exact: bool = False, resize: bool = False) 
             stacklevel=3,
         )
     traced = type(result) is not XlaTensor  # by torch.compile, with a fake tensor
-    if not (traced or is_shared(target) or is_view(target)):
+    if not traced and _is_alone(target):
         if target.shape == result.shape:
-            inner = inner_of(target)
-            RECORDER.note_write(inner.value, result.value)
-            inner.value = result.value
+            _rebind(inner_of(target), result.value)
             return
     elif target.shape != result.shape:
         target.resize_(result.shape)
@@ -200,6 +200,26 @@ def _write(target: Any, result: Any, exact: bool = False, resize: bool = False) 
     for before, after in zip(old, () if traced else _with_base(target)):
         if before is not None and after is not None:
             RECORDER.note_write(before, after)
+
+
+def _is_alone(target: torch.Tensor) -> bool:
+    """Whether nobody else sees a write to an xla tensor. See Note [Writes that nobody else sees]."""
+    return not (is_shared(target) or is_view(target))
+
+
+def _rebind(inner: XlaTensor, value: Value) -> None:
+    RECORDER.note_write(inner.value, value)
+    inner.value = value
+
+
+def _write_values(target: Any, inner: Any, values: list[Value]) -> None:
+    """`_write` of what has no tensor yet; `inner`: the inner tensor(s) of `target`."""
+    targets, inners = (target, inner) if type(target) is list else ([target], [inner])
+    for one, before, value in zip(targets, inners, values, strict=True):
+        if before.value.spec == value.spec and _is_alone(one):
+            _rebind(before, value)
+        else:
+            _write(one, inner_of_value(value))
 
 
 def _with_base(target: torch.Tensor) -> tuple[Value, Value | None]:
@@ -262,6 +282,8 @@ class _InPlace:
         self.op: Any = None
 
     def _resolve(self) -> None:
+        from torch_xla._src.graph.dispatch import is_recorded
+
         packet, _, overload = self.name.partition("::")[2].partition(".")
         op = getattr(getattr(_aten, packet), overload or "default")
         arguments = op._schema.arguments
@@ -276,6 +298,10 @@ class _InPlace:
         self.real = packet in ("abs_", "_foreach_abs_")  # whose result is real, and has no place in a complex tensor
         self.foreach = packet.startswith("_foreach")
         self.tensors = [i for i, a in enumerate(arguments) if str(a.type) == "Tensor"]
+        # Then no dispatcher and no tensor for the result are needed.
+        self.recorded = (
+            len(self.written) == 1 and isinstance(self.functional, OpOverload) and is_recorded(self.functional)
+        )
         self.op = op  # last: another thread may come at any time, and asks for this
 
     def __call__(self, keys: Any, *args: Any, **kwargs: Any) -> Any:
@@ -298,13 +324,21 @@ class _InPlace:
                 return target if self.single else None
         if self.real and any(t.is_complex() for t in (target if type(target) is list else [target])):
             raise RuntimeError("In-place abs is not supported for complex tensors.")
-        with torch._C._ExcludeDispatchKeyGuard(_KEY):
-            results = self.functional(*map(_unwrap, args), **{k: _unwrap(v) for k, v in kwargs.items()})
+        inputs, named = [_unwrap(a) for a in args], {k: _unwrap(v) for k, v in kwargs.items()} if kwargs else kwargs
+        values = None
+        ours = type(inputs[0][0] if type(target) is list else inputs[0]) is XlaTensor
+        if self.recorded and ours and not _num_modes():
+            values = RECORDER.record_values(self.functional, inputs, named)
+        else:
+            with torch._C._ExcludeDispatchKeyGuard(_KEY):
+                results = self.functional(*inputs, **named)
         if refused:  # after what the op itself refuses
             _refuse_repeats(target if type(target) is not list else target[0])
         if self.elementwise or self.no_overlap:
             _refuse_overlap(target, args[1:], self.no_overlap)
-        if len(self.written) == 1:
+        if values is not None:
+            _write_values(args[0], inputs[0], values)
+        elif len(self.written) == 1:
             _write(args[0], results)
         else:
             for position, result in zip(self.written, results, strict=True):

@@ -39,12 +39,20 @@ def handles(*ops: Any) -> Callable[[Handler], Handler]:
 
 def dispatch(op: Any, args: Sequence[Any], kwargs: dict[str, Any] | None) -> Any:
     """Runs one op on inner tensors. The entry from XlaTensor.__torch_dispatch__."""
-    handler = _CHECKED.get(op)
-    if handler is None:
-        if op not in HANDLERS:
-            HANDLERS[op] = _choose(op)
-        handler = _CHECKED[op] = _checked(op, HANDLERS[op])
+    handler = _CHECKED.get(op) or _handler_of(op)
     return handler(op, args, kwargs or {})
+
+
+def _handler_of(op: Any) -> Handler:
+    if op not in HANDLERS:
+        HANDLERS[op] = _choose(op)
+    _CHECKED[op] = handler = _checked(op, HANDLERS[op])
+    return handler
+
+
+def is_recorded(op: Any) -> bool:
+    """Whether all that `dispatch` does with an op is to record it."""
+    return _handler_of(op) is _record
 
 
 def _record(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

@@ -120,16 +120,32 @@ class Recorder:
         with self.lock:
             mark = (self.node, len(self.values), len(self.leaf_specs), len(self.floats), len(self.ints), len(self.keys))
             try:
-                row = self._replay(op, args, kwargs)
-                if row is None:
-                    row = self._relax(op, args, kwargs) or self._add(op, args, kwargs)
-                outs = self._emit(row, args)
+                row = self._row_of(op, args, kwargs)
+                outs = self._tensors(row, self._emit(row, args))
             except BaseException as error:
                 self._rewind(*mark)
                 return self._retry(error, op, args, kwargs)
             if row.depth >= MAX_ROWS:
                 self.cut()
             return outs
+
+    def record_values(self, op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+        """The same for an op that returns tensors only, as a list of Values: a write needs no tensor for its result."""
+        with self.lock:
+            mark = (self.node, len(self.values), len(self.leaf_specs), len(self.floats), len(self.ints), len(self.keys))
+            try:
+                row = self._row_of(op, args, kwargs)
+                values = self._emit(row, args)
+            except BaseException as error:
+                self._rewind(*mark)
+                outs = self._retry(error, op, args, kwargs)
+                return [t.value for t in (outs if isinstance(outs, (list, tuple)) else [outs])]
+            if row.depth >= MAX_ROWS:
+                self.cut()
+            return values
+
+    def _row_of(self, op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Row:
+        return self._replay(op, args, kwargs) or self._relax(op, args, kwargs) or self._add(op, args, kwargs)
 
     def _retry(self, error: BaseException, op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Records an op again after what stood in its way has been dealt with; raises `error` if that is not known."""
@@ -281,7 +297,8 @@ class Recorder:
             row.args, row.kwargs = old
         return None
 
-    def _emit(self, row: Row, args: Sequence[Any]) -> Any:
+    def _emit(self, row: Row, args: Sequence[Any]) -> list[Any]:
+        """The Values of the row's outputs; None for one that is no tensor."""
         self.node = row
         if row.random:
             self.keys.append(rng.next_key())
@@ -296,13 +313,13 @@ class Recorder:
                 continue
             value = Value(spec, None, generation, len(values))
             values.append(weakref.ref(value))
-            outs.append(inner_of_value(value))
-        return outs[0] if row.rebuild is None else row.rebuild(outs)
+            outs.append(value)
+        return outs
 
-    def _emit_views(self, row: Row, args: Sequence[Any]) -> Any:
+    def _emit_views(self, row: Row, args: Sequence[Any]) -> list[Any]:
         viewed = args[0].value
         base = viewed.base or weakref.ref(viewed)
-        outs = []
+        outs: list[Any] = []
         offsets = row.view(args) if callable(row.view) else row.view or ()
         for number, (spec, offset) in enumerate(zip(row.outs, offsets)):
             assert spec is not None
@@ -310,8 +327,14 @@ class Recorder:
             value.base, value.offset = base, viewed.offset + offset
             value.steps = (*viewed.steps, (row.op, tuple(args[1:]), number))
             self.values.append(weakref.ref(value))
-            outs.append(inner_of_value(value))
-        return outs[0] if row.rebuild is None else row.rebuild(outs)
+            outs.append(value)
+        return outs
+
+    @staticmethod
+    def _tensors(row: Row, values: list[Any]) -> Any:
+        if row.rebuild is None:
+            return inner_of_value(values[0])
+        return row.rebuild([None if value is None else inner_of_value(value) for value in values])
 
     def note_write(self, old: Value, new: Value) -> None:
         """Remembers that a tensor which held `old` holds `new`, if a check may undo that. See Note [Writes undone]."""

@@ -67,7 +67,7 @@ def inner_of(tensor: torch.Tensor) -> XlaTensor:
         return tensor
     if tensor.device.type != "xla" or not torch._is_functional_tensor(tensor):
         raise TypeError(f"expected a tensor on device xla, got one on {tensor.device}")
-    torch._sync(tensor)
+    torch._functionalize_sync(tensor)
     inner = torch._from_functional_tensor(tensor)
     if type(inner) is not XlaTensor:
         raise TypeError(f"expected a tensor on device xla, got {type(inner).__name__}")

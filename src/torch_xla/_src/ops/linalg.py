@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -88,6 +89,21 @@ def int_mm(self: jax.Array, mat2: jax.Array) -> jax.Array:
 def linear(input: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
     product = dot(input, weight, ((input.ndim - 1,), (weight.ndim - 1,)))
     return product if bias is None else product + bias.astype(product.dtype)
+
+
+@lowers("aten.linear_backward")
+def linear_backward(
+    self: jax.Array, grad_output: jax.Array, weight: jax.Array, output_mask: Sequence[bool]
+) -> tuple[Any, Any, Any]:
+    """Gradients of input [..., in], weight [out, in] and bias [out]; of what is not used XLA computes nothing."""
+    leading = tuple(range(grad_output.ndim - 1))
+    bias = jnp.sum(grad_output, leading, dtype=dtypes.opmath(grad_output.dtype))
+    wanted = output_mask[1] or output_mask[2]
+    return (
+        dot(grad_output, weight, ((grad_output.ndim - 1,), (0,))) if output_mask[0] else None,
+        dot(grad_output, self, (leading, leading)) if wanted else None,
+        bias if wanted else None,
+    )
 
 
 @lowers("aten.mv")

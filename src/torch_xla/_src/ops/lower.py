@@ -215,6 +215,6 @@ def _unwrap(x: Any) -> Any:
     if not isinstance(x, torch.Tensor):
         return x
     if torch._is_functional_tensor(x):
-        torch._sync(x)
+        torch._functionalize_sync(x)
         x = torch._from_functional_tensor(x)
     return _to_array(x)
