@@ -43,6 +43,8 @@ CASES = {
     "expanded, cumsum_": lambda x: x[:1].expand(3).cumsum_(0),
     "expanded, uniform_": lambda x: x[:1].expand(3).uniform_(),
     "expanded, foreach": lambda x: torch._foreach_add_([x[:1].expand(3)], 1),
+    "expanded by set_, foreach": lambda x: torch._foreach_add_([zeros(x, 0).set_(x, 0, (3,), (0,))], 1),
+    "expanded, copy of itself": lambda x: (lambda y: y.copy_(y))(x[:1].expand(3)),
     "expanded, out=": lambda x: torch.add(x, 1, out=zeros(x, 1).expand(6)),
     "expanded, mm out=": lambda x: torch.mm(x.view(2, 3), x.view(3, 2), out=zeros(x, 1, 1).expand(2, 2)),
     "out= is a part of the input": lambda x: torch.add(x[:-1], 1, out=x[1:]),
@@ -53,6 +55,7 @@ CASES = {
     "index_put_ of a part of itself": lambda x: x.index_put_((where(x, 0, 1),), x[:2]),
     # lists whose members are the same tensor, or share its memory: one after the other
     "foreach of one tensor": lambda x: torch._foreach_mul_([x, x], [2.0, 3.0]),
+    "foreach of one storage, by set_": lambda x: torch._foreach_add_([x, zeros(x, 0).set_(x)], 1),
     "foreach of overlapping views": lambda x: torch._foreach_add_([x[:3], x[1:4], x[4:]], 1),
     "foreach that reads what it wrote": lambda x: torch._foreach_add_([x[:3], x[3:]], [x[3:], x[:3]]),
     "foreach_addcmul_ of one tensor": lambda x: torch._foreach_addcmul_([x, x], [x, x], [x, x]),
@@ -89,6 +92,14 @@ CASES = {
     "out= empty": lambda x: torch.add(x, 1, out=torch.empty(0, device=x.device)),
     "out= of a view": lambda x: torch.add(x[:2], 1, out=zeros(x, 6)[:2]),
     "out= smaller, of a view": lambda x: torch.add(x[:2], 1, out=x[2:2]),
+    "out= smaller keeps its storage": lambda x: torch.sum(x.clone().view(2, 3), 0, out=x).as_strided((2,), (3,), 2),
+    "scatter_ of fewer dimensions": lambda x: ones(x, 0, 2).scatter_(0, zeros(x, 1, 1, dtype=I64), ones(x, 2)),
+    "scatter_ of fewer dimensions to nothing": lambda x: ones(x, 2, 0).scatter_(
+        0, zeros(x, 1, 1, dtype=I64), ones(x, 2)
+    ),
+    "index_fill_ of nothing": lambda x: zeros(x, 2, 0).index_fill_(1, where(x, 0), 1),
+    "index_fill_ of nothing in a storage": lambda x: x.view(2, 3)[:, :0].index_fill_(1, where(x, 0), 1),
+    "index_fill_ of nothing at all": lambda x: zeros(x, 0, 0).index_fill_(1, where(x, 0), 1),
     "max out=": lambda x: torch.max(x.view(2, 3), 1, out=(zeros(x, 2), zeros(x, 2, dtype=I64))),
     "max of all out=": lambda x: torch.max(x, out=zeros(x)),
     "unbind_copy out=": lambda x: torch.unbind_copy(x.view(2, 3), out=[zeros(x, 3), zeros(x, 3)]),
@@ -184,6 +195,12 @@ def test_copies_share_what_the_originals_share(copies):
     assert part.tolist() == [[50, 8], [4, 10]]
     assert (part.stride(), part.storage_offset()) == ((1, 3), 1)
     assert x.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("copies", [copy.deepcopy, save_and_load])
+def test_copies_of_an_expanded_tensor_are_expanded(copies):
+    (x,) = copies([torch.arange(6.0, device="xla")[:3].expand(3, 3)])
+    assert (x.stride(), x.tolist()) == ((0, 1), [[0, 1, 2]] * 3)
 
 
 def test_functional_tensors_of_other_devices_get_the_kernels_of_pytorch():

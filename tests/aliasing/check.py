@@ -23,9 +23,8 @@ PROGRAMS = strategies.lists(strategies.tuples(strategies.sampled_from(sorted(RUN
 
 def assert_agrees(program: Sequence[Instruction]) -> None:
     """Everything that can be observed of a program is the same on the CPU and on device xla."""
-    expected = run("cpu", program)
     try:
-        actual = run("xla", program)
+        expected, actual = run("cpu", program), run("xla", program)
     except Refused:
         hypothesis.reject()
     for got, want in zip(actual, expected):

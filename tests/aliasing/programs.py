@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -29,8 +30,9 @@ def instruction(fn: Callable[..., Any]) -> Callable[..., Any]:
     return fn
 
 
-# What device xla refuses by design, by a part of the message: a program that does it proves nothing.
+# What device xla (or the CPU) refuses by design, by a part of the message: a program that does it proves nothing.
 REFUSED = {
+    "Trying to resize storage that is not resizable": "the memory of a tensor that the CPU has loaded from a file",
     "cannot make a storage larger that another tensor shares": "the storage of a functional tensor has a fixed size",
 }
 
@@ -124,6 +126,43 @@ def run(device: str, program: Sequence[Instruction]) -> list[Any]:
 
 def _shares(t: torch.Tensor, u: torch.Tensor) -> bool:
     return t.untyped_storage()._cdata == u.untyped_storage()._cdata
+
+
+def _positions(shape: Sequence[int], strides: Sequence[int], offset: int) -> list[int]:
+    """Where in their storage the elements of a tensor lie, in the order of the tensor."""
+    steps = itertools.product(*[range(0, n * s, s) if s else [0] * n for n, s in zip(shape, strides)])
+    return [offset + sum(step) for step in steps]
+
+
+def _of(t: torch.Tensor) -> list[int]:
+    return _positions(t.shape, t.stride(), t.storage_offset())
+
+
+def _overlap_unseen(target: torch.Tensor, t: torch.Tensor) -> bool:
+    """Whether two tensors overlap and PyTorch does not see it, because one has gaps or repeats elements."""
+    seen = all(map(torch._prims_common.is_non_overlapping_and_dense, (target, t)))
+    return not seen and _shares(target, t) and not {*_of(target)}.isdisjoint(_of(t))
+
+
+def _is_unordered(target: torch.Tensor, source: torch.Tensor, shape: Sequence[int] | None = None) -> bool:
+    """Whether an element-wise op reads elements after it has written to them, and PyTorch does not see that.
+
+    What the CPU computes then depends on the order in which its kernel visits elements: it means nothing.
+    shape: what `target` is resized to.
+    """
+    if shape is None or shape == target.shape:
+        if not _overlap_unseen(target, source):
+            return False
+        shape, strides = target.shape, target.stride()
+    elif not _shares(target, source):
+        return False
+    else:
+        strides = torch.empty(shape, device="meta").stride()
+    written = {p: i for i, p in enumerate(_positions(shape, strides, target.storage_offset()))}
+    try:
+        return any(written.get(p, i) != i for i, p in enumerate(_of(source.detach().expand(shape))))
+    except RuntimeError:  # it does not fit, unless it is to lose dimensions of size 1
+        return True
 
 
 def _dim(t: torch.Tensor, number: int) -> int:
@@ -318,7 +357,8 @@ def zero(m: Machine, a: int) -> None:
 
 @instruction
 def add_tensor(m: Machine, a: int, b: int) -> None:
-    m[a].add_(m[b])
+    if not _is_unordered(m[a], m[b]):
+        m[a].add_(m[b])
 
 
 @instruction
@@ -328,7 +368,8 @@ def multiply(m: Machine, a: int, b: int) -> None:
 
 @instruction
 def copy_(m: Machine, a: int, b: int) -> None:
-    m[a].copy_(m[b])
+    if not _is_unordered(m[a], m[b]):
+        m[a].copy_(m[b])
 
 
 @instruction
@@ -348,7 +389,9 @@ def set_row(m: Machine, a: int, i: int, n: int) -> None:
 
 @instruction
 def set_slice(m: Machine, a: int, start: int, step: int, b: int) -> None:
-    m[a][start % 3 :: step % 2 + 1] = m[b][:1]
+    source = m[b][:1]
+    if not _is_unordered(m[a][start % 3 :: step % 2 + 1], source):
+        m[a][start % 3 :: step % 2 + 1] = source
 
 
 @instruction
@@ -374,7 +417,9 @@ def index_put(m: Machine, a: int, i: int, n: int, accumulate: int) -> None:
 
 @instruction
 def index_add(m: Machine, a: int, b: int, d: int, i: int) -> None:
-    m[a].index_add_(_dim(m[a], d), m.tensor(torch.tensor([i % 2])), m[b].narrow(_dim(m[a], d), 0, 1))
+    source = m[b].narrow(_dim(m[a], d), 0, 1)
+    if not _overlap_unseen(m[a], source):
+        m[a].index_add_(_dim(m[a], d), m.tensor(torch.tensor([i % 2])), source)
 
 
 @instruction
@@ -384,12 +429,18 @@ def index_fill(m: Machine, a: int, d: int, i: int, n: int) -> None:
 
 @instruction
 def scatter(m: Machine, a: int, b: int, i: int) -> None:
-    m[a].scatter_(0, m.tensor(torch.full((1,) * m[a].ndim, i % 2)), m[b])
+    if not _overlap_unseen(m[a], m[b]):
+        m[a].scatter_(0, m.tensor(torch.full((1,) * m[a].ndim, i % 2)), m[b])
 
 
 @instruction
 def add_out(m: Machine, a: int, b: int, c: int) -> None:
-    torch.add(m[a], m[b], out=m[c])
+    try:
+        shape = torch.broadcast_shapes(m[a].shape, m[b].shape)
+    except RuntimeError:
+        shape = m[c].shape
+    if not (_is_unordered(m[c], m[a], shape) or _is_unordered(m[c], m[b], shape)):
+        torch.add(m[a], m[b], out=m[c])
 
 
 @instruction
@@ -468,8 +519,8 @@ def detach_in_place(m: Machine, a: int) -> None:
 
 @instruction
 def require_grad(m: Machine, a: int) -> None:
-    # A view of several may become one that cannot be looked at, on either device.
-    if not (m[a]._is_view() or (m.has_views(m[a]) and any(m[a] is t for t in m.moved))):
+    # A view of several may become one that cannot be looked at, on either device; so may one made of a moved tensor.
+    if not (m[a]._is_view() or (m.has_views(m[a]) and any(m[a] is t or m[a] is t._base for t in m.moved))):
         m[a].requires_grad_()
 
 
@@ -483,7 +534,16 @@ def backward(m: Machine, a: int) -> None:
 
 @instruction
 def gradient(m: Machine, a: int) -> Any:
-    return torch.autograd.grad(m[a].sum(), [m.leaf], allow_unused=True, retain_graph=True)[0]
+    result = torch.autograd.grad(m[a].sum(), [m.leaf], allow_unused=True, retain_graph=True)[0]
+    # The CPU makes the gradient of some views as a view of its own, where other devices replay what made them.
+    return None if result is None else _without_history(result)
+
+
+def _without_history(t: torch.Tensor) -> torch.Tensor:
+    """The tensor as if it had been made in one piece: by how many writes it was says nothing."""
+    t = t.detach()
+    torch._C._autograd._unsafe_set_version_counter((t,), (0,))
+    return t
 
 
 @instruction
@@ -496,9 +556,7 @@ def save_and_load(m: Machine, a: int) -> None:
     file = io.BytesIO()
     torch.save([t.detach() for t in m.pool], file)
     file.seek(0)
-    m.pool = torch.load(file, map_location=m.device)
-    for t in m.pool:  # how many writes it takes to load a tensor says nothing
-        torch._C._autograd._unsafe_set_version_counter((t,), (0,))
+    m.pool = [_without_history(t) for t in torch.load(file, map_location=m.device)]
 
 
 @instruction

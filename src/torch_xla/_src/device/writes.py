@@ -130,6 +130,17 @@ def _refuse_overlap(target: torch.Tensor, args: Any, at_all: bool) -> None:
                 )
 
 
+def _is_same(target: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors are the same elements in the same order: a copy of one to the other writes nothing."""
+    return target is other or (
+        torch._C._is_alias_of(target, other)
+        and target.dtype is other.dtype
+        and target.shape == other.shape
+        and target.stride() == other.stride()
+        and target.storage_offset() == other.storage_offset()
+    )
+
+
 def _overlap(target: torch.Tensor, other: torch.Tensor) -> tuple[bool, bool]:
     """Whether two tensors in one storage share some of their memory, and whether all. (False, False) if hard to tell."""
     if not (target.numel() and other.numel()):
@@ -187,11 +198,12 @@ def _write(target: Any, result: Any, exact: bool = False, resize: bool = False) 
             stacklevel=3,
         )
     traced = type(result) is not XlaTensor  # by torch.compile, with a fake tensor
-    if not traced and _is_alone(target):
-        if target.shape == result.shape:
-            _rebind(inner_of(target), result.value)
-            return
-    elif target.shape != result.shape:
+    alone = not traced and _is_alone(target)
+    if alone and target.shape == result.shape:
+        _rebind(inner_of(target), result.value)
+        return
+    # What is alone in its storage takes a larger result as it is; from a smaller one, the rest of the storage remains.
+    if target.shape != result.shape and not (alone and result.numel() >= target.numel()):
         target.resize_(result.shape)
     old = () if traced else _with_base(target)
     torch._functionalize_replace(target, result)
@@ -260,11 +272,11 @@ def _functional_of(op: Any) -> Any:
 def _in_sequence(targets: list[torch.Tensor], others: Any) -> bool:
     """Whether a later member of a list op sees what an earlier one wrote: a tensor, or its memory, stands there twice."""
     lists = [x for x in others if type(x) is list and len(x) == len(targets) and isinstance(x[0], torch.Tensor)]
-    views = any(t._is_view() for members in (targets, *lists) for t in members)
-    key = (lambda t: t.untyped_storage()._cdata) if views else id
-    written = {key(t): position for position, t in enumerate(targets)}
+    written = {t.untyped_storage()._cdata: position for position, t in enumerate(targets)}
     return len(written) < len(targets) or any(
-        written.get(key(t), position) != position for members in lists for position, t in enumerate(members)
+        written.get(t.untyped_storage()._cdata, position) != position
+        for members in lists
+        for position, t in enumerate(members)
     )
 
 
@@ -294,7 +306,8 @@ class _InPlace:
         self.unscaled = 1 if "grad_scale" in [a.name for a in arguments] else None
         self.single = len(op._schema.returns) == 1
         self.repeatable, self.no_overlap = packet in _REPEATABLE, packet in _NO_OVERLAP
-        self.elementwise = torch.Tag.pointwise in op.tags or packet == "copy_"
+        self.copies = packet == "copy_"
+        self.elementwise = torch.Tag.pointwise in op.tags or self.copies
         self.real = packet in ("abs_", "_foreach_abs_")  # whose result is real, and has no place in a complex tensor
         self.foreach = packet.startswith("_foreach")
         self.tensors = [i for i, a in enumerate(arguments) if str(a.type) == "Tensor"]
@@ -310,6 +323,8 @@ class _InPlace:
         target = args[0]
         if self.functional is None or not (_is_written(target) or self._takes_number(args)):
             return self.original.call_boxed(keys, *args, **kwargs)
+        if self.copies and _is_same(target, args[1]):
+            return target
         refused = []  # positions of the targets that cannot be written: 0, if there is only one
         if type(target) is not list:
             if _repeats(target):
@@ -317,7 +332,7 @@ class _InPlace:
                 # Written through the storage, where it is seen which elements have changed.
                 args = (target.as_strided(target.shape, target.stride(), target.storage_offset()), *args[1:])
         else:
-            refused = [i for i, one in enumerate(target) if one._is_view() and _repeats(one)]
+            refused = [i for i, one in enumerate(target) if _repeats(one)]
             if len(target) > 1 and (refused or _in_sequence(target, args[1:])):
                 for position in range(len(target)):
                     self(keys, *_at(args, position), **kwargs)

@@ -124,6 +124,14 @@ def _index_copy(x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Te
 def _scatter(x: torch.Tensor, dim: int, index: torch.Tensor, source: Any, *args: Any, **kwargs: Any) -> None:
     _same_dtype_as_target(x, dim, index, source)
     if isinstance(source, torch.Tensor) and index.numel() and index.ndim == x.ndim and 0 < source.ndim < x.ndim:
+        _dim_in_range(x, dim)
+        # The CPU looks at one dimension after the other, and what is too small (a RuntimeError) ends its search.
+        others = [n > m for d, (n, m) in enumerate(zip(index.shape, x.shape)) if d != dim % x.ndim]
+        _refuse(
+            any(others) or any(n > m for n, m in zip(index.shape, source.shape)),
+            f"expected index {list(index.shape)} to be no larger than self {list(x.shape)} apart from dimension {dim} and "
+            f"to be no larger size than src {list(source.shape)}",
+        )
         rank = source.ndim
         raise IndexError(f"Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], but got {rank})")
 

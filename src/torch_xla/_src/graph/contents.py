@@ -148,13 +148,13 @@ Error = type[Exception]
 
 
 def _along(error: Callable[..., Error | None], wraps: bool = False) -> Callable[..., list[Check]]:
-    """The check of an op(self, dim, index, ...). error: of shape, dim and keyword arguments; None: nothing is checked."""
+    """The check of an op(self, dim, index, ...). error: of self, its shape, dim and keyword arguments; None: no check."""
 
     def checks(args: Sequence[Any], kwargs: dict[str, Any]) -> list[Check]:
         x, dim, index = args[:3]
         shape = tuple(x.shape) or (1,)
         dim = dim % len(shape)
-        size, kind = shape[dim], error(shape, dim, kwargs)
+        size, kind = shape[dim], error(x, shape, dim, kwargs)
         return [] if kind is None else [Check(index, Outside(-size if wraps else 0, size), kind, _text(size))]
 
     return checks
@@ -163,23 +163,35 @@ def _along(error: Callable[..., Error | None], wraps: bool = False) -> Callable[
 # The CPU has several kernels for some of them, which raise different classes; some look at no index of an empty tensor.
 
 
-def _of_elements(shape: tuple[int, ...], dim: int, kwargs: dict[str, Any]) -> Error | None:
+def _of_elements(x: Any, shape: tuple[int, ...], dim: int, kwargs: dict[str, Any]) -> Error | None:
     return RuntimeError
 
 
-def _of_reduce(shape: tuple[int, ...], dim: int, kwargs: dict[str, Any]) -> Error | None:
+def _of_reduce(x: Any, shape: tuple[int, ...], dim: int, kwargs: dict[str, Any]) -> Error | None:
     return IndexError
 
 
-def _of_copy(shape: tuple[int, ...], dim: int, kwargs: dict[str, Any]) -> Error | None:
-    return RuntimeError if shape[dim] == 0 else None if 0 in shape else IndexError
+def _of_copy(x: Any, shape: tuple[int, ...], dim: int, kwargs: dict[str, Any]) -> Error | None:
+    others = shape[:dim] + shape[dim + 1 :]
+    if 0 in others:
+        return None
+    return IndexError if shape[dim] or _has_memory_of_slice(x, dim) else RuntimeError
 
 
-def _of_select(shape: tuple[int, ...], dim: int, kwargs: dict[str, Any]) -> Error | None:
+def _has_memory_of_slice(x: Any, dim: int) -> bool:
+    """Whether the storage of an empty tensor has room for one slice of it, which the CPU makes a view of first."""
+    base = x.value.base() if type(x) is XlaTensor and x.value.base is not None else None
+    if base is None:
+        return False
+    last = x.value.offset + sum((n - 1) * s for d, (n, s) in enumerate(zip(x.shape, x.stride())) if d != dim)
+    return bool(last < math.prod(base.spec.shape))
+
+
+def _of_select(x: Any, shape: tuple[int, ...], dim: int, kwargs: dict[str, Any]) -> Error | None:
     return RuntimeError if len(shape) > 1 and (dim == 1 or 0 in shape) else IndexError
 
 
-def _of_add(shape: tuple[int, ...], dim: int, kwargs: dict[str, Any]) -> Error | None:
+def _of_add(x: Any, shape: tuple[int, ...], dim: int, kwargs: dict[str, Any]) -> Error | None:
     if 0 in shape:
         return None if len(shape) > 1 else IndexError
     return RuntimeError if len(shape) > 1 and dim in (0, len(shape) - 1) and kwargs.get("alpha", 1) == 1 else IndexError
