@@ -34,6 +34,7 @@ CASES = {
     "itself": lambda x: x.add_(x),
     "its transpose": lambda x: x[:4].view(2, 2).add_(x[:4].view(2, 2).t()),
     "copy of a part of itself": lambda x: x[1:].copy_(x[:-1]),
+    "index_put_ of a number to itself, too many indices": lambda x: x[0].index_put_((where(x, 0),), ones(x)),
     "copy of itself": lambda x: x.copy_(x),
     "expanded, copy_": lambda x: x[:1].expand(3).copy_(x[:3]),
     "expanded, fill_": lambda x: x[:1].expand(3).fill_(1),
@@ -218,6 +219,28 @@ def test_functional_tensors_of_other_devices_get_the_kernels_of_pytorch():
     compiled, eager = (torch.arange(6.0), torch.arange(4.0)), (torch.arange(6.0), torch.arange(4.0))
     results = torch.compile(writes, backend="aot_eager")(*compiled)
     torch.testing.assert_close((*results, *compiled), (*writes(*eager), *eager))
+
+
+WRITES_TO_VIEWS = {
+    "a sum": lambda x: x.view(-1)[1:4].copy_(x.sum(0)),
+    "a sum, changed": lambda x: x.view(-1)[1:4].copy_(x.sum(0)).sub_(2),
+    "a sum of another view": lambda x: x.view(3, 2)[1].copy_(x.sum(1)).mul_(3),
+    "a flip": lambda x: x.view(-1)[1:4].copy_(x.flip(0).reshape(-1)[:3]).mul_(2),
+    "cumulative sums": lambda x: x.view(1, -1)[0, 1:4].copy_(x.cumsum(1)[1]),
+    "a transpose": lambda x: x.view(-1)[1:5].copy_(x.t().reshape(-1)[:4]).add_(1),
+}
+
+
+@pytest.mark.parametrize("write", WRITES_TO_VIEWS.values(), ids=WRITES_TO_VIEWS)
+def test_a_view_takes_what_is_computed_from_all_that_it_shows(write):
+    """XLA on CPU works in the memory of the source: Note [Writes to a view] in ops/update.py."""
+    results = []
+    for device in ("cpu", "xla"):
+        x = torch.arange(1.0, 7.0, device=device).view(2, 3).clone()
+        torch_xla.sync()
+        write(x)
+        results.append(x.tolist())
+    assert results[0] == results[1]
 
 
 def test_views_after_a_write_are_recorded_once():

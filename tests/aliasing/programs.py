@@ -47,7 +47,7 @@ class Machine:
     def __init__(self, device: str) -> None:
         self.device = device
         self.log: list[Any] = []
-        self.moved: list[torch.Tensor] = []  # to another storage
+        self.moved: list[torch.Tensor] = []  # to another storage, or to other sizes and strides
         self.leaf = self.tensor(torch.arange(12.0, dtype=torch.float64).view(3, 4)).requires_grad_()
         self.pool: list[torch.Tensor] = [self.tensor(torch.arange(1.0, 7.0, dtype=torch.float64).view(2, 3))]
 
@@ -65,7 +65,7 @@ class Machine:
         return any(u._base is t for u in self.pool)
 
     def may_move(self, t: torch.Tensor) -> bool:
-        """Whether a tensor may be put into another storage: autograd replays views, on every device but CPU."""
+        """Whether a tensor may get another storage or other strides: autograd replays views, on every device but CPU."""
         if t.requires_grad and (t._is_view() or self.has_views(t)):
             return False
         self.moved.append(t)
@@ -412,6 +412,8 @@ def masked_fill(m: Machine, a: int, b: int, n: int) -> None:
 @instruction
 def index_put(m: Machine, a: int, i: int, n: int, accumulate: int) -> None:
     where = (m.tensor(torch.tensor([i % 2, 0])),)
+    if accumulate % 2 and 0 in m[a].stride():  # device xla refuses to add to an element that stands there twice
+        return
     m[a].index_put_(where, m.tensor(torch.tensor(float(n), dtype=torch.float64)), accumulate=bool(accumulate % 2))
 
 
@@ -499,17 +501,20 @@ def resize(m: Machine, a: int, rows: int, cols: int, n: int) -> None:
 
 @instruction
 def transpose_in_place(m: Machine, a: int, d: int) -> None:
-    m[a].transpose_(0, _dim(m[a], d))
+    if m.may_move(m[a]):
+        m[a].transpose_(0, _dim(m[a], d))
 
 
 @instruction
 def unsqueeze_in_place(m: Machine, a: int, d: int) -> None:
-    m[a].unsqueeze_(d % (m[a].ndim + 1))
+    if m.may_move(m[a]):
+        m[a].unsqueeze_(d % (m[a].ndim + 1))
 
 
 @instruction
 def squeeze_in_place(m: Machine, a: int) -> None:
-    m[a].squeeze_()
+    if m.may_move(m[a]):
+        m[a].squeeze_()
 
 
 @instruction

@@ -19,6 +19,7 @@ from torch_xla._src.graph.value import FLOAT_SLOT, INT_SLOT, Ref, Row, Slot, Spe
 from torch_xla._src.ops.dtypes import numpy_dtype
 from torch_xla._src.ops.lower import lower
 from torch_xla._src.ops.registry import OutSpec
+from torch_xla._src.ops.update import to_a_view
 from torch_xla._src.runtime import client, metrics
 
 KEY_IMPLEMENTATION = "threefry2x32"  # reproducible on every device, and independent of sharding
@@ -39,6 +40,7 @@ class Inputs:
         self.leaves, self.floats, self.ints, self.keys = leaves, floats, ints, keys
         self.prior = prior  # whether a check of an earlier launch failed; None if that does not matter
         self.outs: dict[int, Any] = {}
+        self.views: set[int] = set()  # those of `outs` that show another in another way
         self.checks: list[CheckedRow] = []  # see Note [Failed checks]
         self.flags: list[Any] = []  # for each of them, whether it failed
         self.checks_before: dict[int, int] = {}  # by output: how many checks there were by then, if any
@@ -80,14 +82,19 @@ class Inputs:
             self._check(row, args, kwargs)
             if only_check:
                 return
-            with jax.named_scope(row.op._schema.name.replace("::", ".")):
+            with jax.named_scope(row.op._schema.name.replace("::", ".")), to_a_view(self._writes_to_view(row)):
                 results = lower(row.op, args, kwargs, specs, key)
         except Exception as error:
             raise RowError(row) from error
         for number, result in enumerate(results, row.base):
             self.outs[number] = result
+            if row.view is not None:
+                self.views.add(number)
             if self.checks:
                 self.checks_before[number] = len(self.checks)
+
+    def _writes_to_view(self, row: Row) -> bool:
+        return bool(row.args) and type(row.args[0]) is Ref and row.args[0] in self.views
 
     def _check(self, row: Row, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         for check, failed in contents.failures(row.op, args, kwargs):

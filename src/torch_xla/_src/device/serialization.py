@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from torch_xla._src.device.aliasing import copy_sharing
-from torch_xla._src.graph.value import is_dense
 
 _saving = threading.local()
 
@@ -108,7 +107,7 @@ def move(data: Any, device: Any) -> Any:
 
 
 def _shared_storages(data: Any) -> set[int]:
-    """Addresses of the storages that are not just one dense tensor in containers of `data`: several, or a part of one."""
+    """Addresses of the storages that are not just one contiguous tensor in containers of `data`: several, or a part of one."""
     tensors: dict[int, set[int]] = {}
     parts = set()
 
@@ -116,7 +115,7 @@ def _shared_storages(data: Any) -> set[int]:
         if isinstance(x, torch.Tensor) and x.layout is torch.strided and x.untyped_storage().nbytes():
             storage = x.untyped_storage()
             tensors.setdefault(storage.data_ptr(), set()).add(id(x))
-            if x.numel() * x.element_size() != storage.nbytes() or not is_dense(x.shape, x.stride()):
+            if x.numel() * x.element_size() != storage.nbytes() or not x.is_contiguous():
                 parts.add(storage.data_ptr())
         elif isinstance(x, dict):
             list(map(visit, x.values()))

@@ -328,7 +328,7 @@ class _InPlace:
         refused = []  # positions of the targets that cannot be written: 0, if there is only one
         if type(target) is not list:
             if _repeats(target):
-                refused = [] if self.repeatable else [0]
+                refused = [0] if not self.repeatable or kwargs.get("accumulate") or args[3:4] == (True,) else []
                 # Written through the storage, where it is seen which elements have changed.
                 args = (target.as_strided(target.shape, target.stride(), target.storage_offset()), *args[1:])
         else:

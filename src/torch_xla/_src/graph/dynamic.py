@@ -74,7 +74,7 @@ def _without_masks(indices: Sequence[Any]) -> list[Any]:
 @handles(aten.index.Tensor, aten._unsafe_index.Tensor)
 def _index(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     x, indices = args
-    _check_indices(indices)
+    _check_indices(x, indices)
     if any(map(_is_mask, indices)):
         _check_masks(x, indices)
         if len(indices) == 1 and indices[0].ndim:
@@ -88,7 +88,7 @@ def _index(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 def _index_put(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     x, indices, values = args[:3]
     accumulate = args[3] if len(args) > 3 else kwargs.get("accumulate", False)
-    _check_indices(indices)
+    _check_indices(x, indices)
     masks = [i for i in indices if _is_mask(i)]
     if masks:
         _check_masks(x, indices)
@@ -129,8 +129,10 @@ def _masked_fill(x: XlaTensor, mask: XlaTensor, values: Any) -> Any:
     return _record(aten.where.self, mask, values, x)
 
 
-def _check_indices(indices: Sequence[Any]) -> None:
-    """IndexError for an index of a dtype that cannot be one."""
+def _check_indices(x: Any, indices: Sequence[Any]) -> None:
+    """IndexError for an index of a dtype that cannot be one, and for more of them than there are dimensions."""
+    if sum(index.ndim if _is_mask(index) else 1 for index in indices) > x.ndim:
+        raise IndexError(f"too many indices for tensor of dimension {x.ndim}")
     for index in indices:
         if isinstance(index, torch.Tensor) and index.dtype not in (torch.int64, torch.int32, torch.bool, torch.uint8):
             raise IndexError("tensors used as indices must be long, int, byte or bool tensors")

@@ -16,6 +16,7 @@ from jax import lax
 
 from torch_xla._src.ops.dtypes import cast, constant
 from torch_xla._src.ops.registry import lowers
+from torch_xla._src.ops.update import update_slice
 
 _library = torch.library.Library("torch_xla", "DEF")
 _library.define("slice(Tensor self, int dim, Scalar start, int length) -> Tensor")
@@ -77,4 +78,4 @@ def select(self: jax.Array, dim: int, index: Any) -> jax.Array:
 
 @lowers("torch_xla.slice_scatter")
 def slice_scatter(self: jax.Array, src: jax.Array, dim: int, start: Any) -> jax.Array:
-    return lax.dynamic_update_slice_in_dim(self, src.astype(self.dtype), _start(start), dim)
+    return update_slice(self, src.astype(self.dtype), _start(start), dim)

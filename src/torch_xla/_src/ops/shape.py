@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from torch_xla._src.ops import dtypes
+from torch_xla._src.ops import dtypes, update
 from torch_xla._src.ops.compact import runs
 from torch_xla._src.ops.registry import OutSpec, lowers
 
@@ -195,7 +195,7 @@ def slice_scatter(
     if count == x.shape[dim]:
         return src
     if step == 1:
-        return lax.dynamic_update_slice_in_dim(x, src, first, dim)
+        return update.update_slice(x, src, first, dim)
     position = lax.broadcasted_iota(np.int32, x.shape, dim) - first
     written = (position >= 0) & (position % step == 0) & (position < count * step)
     return jnp.where(written, _spread(src, dim, x.shape, start, end, step), x)
@@ -389,7 +389,7 @@ def as_strided_scatter(
         index = jnp.where(_changed(jnp.take(flat, index, mode="clip"), src), index, flat.size)
         return flat.at[index].set(src, mode="drop").reshape(x.shape)
     block = lax.transpose(src, order).reshape(-1)
-    return lax.dynamic_update_slice_in_dim(flat, block, offset, 0).reshape(x.shape)
+    return update.place(flat, block, offset, 0).reshape(x.shape)
 
 
 @lowers("aten.resize", specs=True)
