@@ -43,7 +43,7 @@ class Launch:
         for number, ref in enumerate(values):
             if (value := ref()) is None:
                 continue
-            if value is not wanted and _can_wait(value):
+            if value.base is not None and value is not wanted and _can_wait(value):
                 self.views.append(value)
             else:
                 self.live.append((number, value))

@@ -22,6 +22,8 @@ from torch_xla._src.graph.value import contiguous_strides
 _library = torch.library.Library("aten", "IMPL", "Functionalize")
 _composite = torch.library.Library("aten", "IMPL", "AutogradXLA")  # where a composite op is taken apart
 _aten = torch.ops.aten
+_storage_use_count = torch._C._storage_Use_Count
+_views = torch._C._functionalization.get_view_meta_sequence
 
 
 def is_shared(tensor: torch.Tensor) -> bool:
@@ -30,7 +32,12 @@ def is_shared(tensor: torch.Tensor) -> bool:
 
 
 def _use_count(tensor: torch.Tensor) -> int:
-    return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))
+    return int(_storage_use_count(tensor.untyped_storage()._cdata))
+
+
+def is_alone(tensor: torch.Tensor) -> bool:
+    """Whether an xla tensor shows all of its storage, as it lies there, and nobody else shows any of it."""
+    return _storage_use_count(tensor.untyped_storage()._cdata) <= _use_count_alone() and not _views(tensor)
 
 
 @cache
@@ -41,7 +48,7 @@ def _use_count_alone() -> int:
 
 def is_view(tensor: torch.Tensor) -> bool:
     """Whether an xla tensor shows a part of its storage, or shows it in another way than it lies there."""
-    return bool(torch._C._functionalization.get_view_meta_sequence(tensor))
+    return bool(_views(tensor))
 
 
 def owner(view: torch.Tensor) -> torch.Tensor:

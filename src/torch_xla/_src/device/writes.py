@@ -24,7 +24,7 @@ import torch
 from torch._ops import OpOverload
 from torch.autograd.graph import increment_version
 
-from torch_xla._src.device.aliasing import is_shared, is_view
+from torch_xla._src.device.aliasing import is_alone
 from torch_xla._src.graph.recorder import RECORDER
 from torch_xla._src.graph.tensor import XlaTensor, inner_of, inner_of_value
 from torch_xla._src.graph.value import Value, is_dense
@@ -32,6 +32,8 @@ from torch_xla._src.graph.value import Value, is_dense
 _aten = torch.ops.aten
 _KEY = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
 _is_functional = torch._is_functional_tensor
+_sync = torch._functionalize_sync
+_from_functional = torch._from_functional_tensor
 _num_modes = torch._C._len_torch_dispatch_stack
 _library = torch.library.Library("aten", "IMPL", "Functionalize")
 
@@ -79,12 +81,22 @@ _OUTPUTS = {
 
 
 def _unwrap(x: Any) -> Any:
+    """The inner tensor(s), up to date, of an argument of an op."""
     if isinstance(x, torch.Tensor):
         if not _is_functional(x):
             return x
-        torch._functionalize_sync(x)
-        return torch._from_functional_tensor(x)
-    return [_unwrap(item) for item in x] if isinstance(x, (list, tuple)) else x
+        _sync(x)
+        return _from_functional(x)
+    if not isinstance(x, (list, tuple)):
+        return x
+    inner = []
+    for item in x:  # most often a list of tensors: no call for each
+        if isinstance(item, torch.Tensor) and _is_functional(item):
+            _sync(item)
+            inner.append(_from_functional(item))
+        else:
+            inner.append(_unwrap(item))
+    return inner
 
 
 def _is_written(x: Any) -> bool:
@@ -198,7 +210,7 @@ def _write(target: Any, result: Any, exact: bool = False, resize: bool = False) 
             stacklevel=3,
         )
     traced = type(result) is not XlaTensor  # by torch.compile, with a fake tensor
-    alone = not traced and _is_alone(target)
+    alone = not traced and is_alone(target)
     if alone and target.shape == result.shape:
         _rebind(inner_of(target), result.value)
         return
@@ -214,12 +226,8 @@ def _write(target: Any, result: Any, exact: bool = False, resize: bool = False) 
             RECORDER.note_write(before, after)
 
 
-def _is_alone(target: torch.Tensor) -> bool:
-    """Whether nobody else sees a write to an xla tensor. See Note [Writes that nobody else sees]."""
-    return not (is_shared(target) or is_view(target))
-
-
 def _rebind(inner: XlaTensor, value: Value) -> None:
+    """See Note [Writes that nobody else sees]."""
     RECORDER.note_write(inner.value, value)
     inner.value = value
 
@@ -227,9 +235,12 @@ def _rebind(inner: XlaTensor, value: Value) -> None:
 def _write_values(target: Any, inner: Any, values: list[Value]) -> None:
     """`_write` of what has no tensor yet; `inner`: the inner tensor(s) of `target`."""
     targets, inners = (target, inner) if type(target) is list else ([target], [inner])
+    noted = RECORDER.notes_writes()
     for one, before, value in zip(targets, inners, values, strict=True):
-        if before.value.spec == value.spec and _is_alone(one):
-            _rebind(before, value)
+        if before.value.spec == value.spec and is_alone(one):
+            if noted:
+                RECORDER.note_write(before.value, value)
+            before.value = value
         else:
             _write(one, inner_of_value(value))
 
@@ -271,13 +282,15 @@ def _functional_of(op: Any) -> Any:
 
 def _in_sequence(targets: list[torch.Tensor], others: Any) -> bool:
     """Whether a later member of a list op sees what an earlier one wrote: a tensor, or its memory, stands there twice."""
-    lists = [x for x in others if type(x) is list and len(x) == len(targets) and isinstance(x[0], torch.Tensor)]
     written = {t.untyped_storage()._cdata: position for position, t in enumerate(targets)}
-    return len(written) < len(targets) or any(
-        written.get(t.untyped_storage()._cdata, position) != position
-        for members in lists
-        for position, t in enumerate(members)
-    )
+    if len(written) < len(targets):
+        return True
+    for members in others:
+        if type(members) is list and len(members) == len(targets) and isinstance(members[0], torch.Tensor):
+            places = [written.get(t.untyped_storage()._cdata) for t in members]
+            if any(place is not None and place != position for position, place in enumerate(places)):
+                return True
+    return False
 
 
 def _at(args: Any, position: int) -> list[Any]:
@@ -332,7 +345,7 @@ class _InPlace:
                 # Written through the storage, where it is seen which elements have changed.
                 args = (target.as_strided(target.shape, target.stride(), target.storage_offset()), *args[1:])
         else:
-            refused = [i for i, one in enumerate(target) if _repeats(one)]
+            refused = [i for i, one in enumerate(target) if 0 in one.stride() and _repeats(one)]
             if len(target) > 1 and (refused or _in_sequence(target, args[1:])):
                 for position in range(len(target)):
                     self(keys, *_at(args, position), **kwargs)

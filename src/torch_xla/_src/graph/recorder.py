@@ -336,9 +336,13 @@ class Recorder:
             return inner_of_value(values[0])
         return row.rebuild([None if value is None else inner_of_value(value) for value in values])
 
+    def notes_writes(self) -> bool:
+        """Whether `note_write` has anything to do."""
+        return self.node.checked or poison.watching
+
     def note_write(self, old: Value, new: Value) -> None:
         """Remembers that a tensor which held `old` holds `new`, if a check may undo that. See Note [Writes undone]."""
-        if (self.node.checked or poison.watching) and new.generation == self.generation and new is not old:
+        if self.notes_writes() and new.generation == self.generation and new is not old:
             held = old.index if old.generation == self.generation else old.buffer if self.node.checked else None
             if old.spec.shape != new.spec.shape or old.spec.dtype is not new.spec.dtype:  # it was resized
                 held = None

@@ -1,0 +1,67 @@
+"""What a replayed training step costs the host, counted, not timed: Python calls, rows, meta kernels, programs, cuts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import torch_xla.debug.metrics as met
+from torch_xla._src.graph.recorder import RECORDER
+
+LAYERS = 4
+# Calls of Python functions of this package on the caller's thread in one step; the backward pass runs on another thread.
+CALLS = {"sgd": 360, "adamw": 620}
+ROWS = {"sgd": 2 * LAYERS + 11, "adamw": 2 * LAYERS + 16}  # linear: one forward, one backward
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.1),
+}
+
+
+def _calls(run: Callable[[], None]) -> int:
+    """How often Python functions of the package are entered on this thread."""
+    count = 0
+
+    def notice(frame: Any, event: str, argument: Any) -> None:
+        nonlocal count
+        if event == "call" and "torch_xla" in frame.f_code.co_filename and "tests" not in frame.f_code.co_filename:
+            count += 1
+
+    before = sys.getprofile()
+    sys.setprofile(notice)
+    try:
+        run()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_replayed_step(name: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(LAYERS))).to("xla")
+    optimizer, x = OPTIMIZERS[name](model.parameters()), torch.randn(4, 8).to("xla")
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(x).pow(2).mean().backward()
+        optimizer.step()
+
+    for _ in range(4):
+        step()
+    before = _facts()
+    calls = _calls(step)
+    replayed, rebuilt, cuts, programs, meta = (after - old for after, old in zip(_facts(), before))
+    assert (rebuilt, programs, meta, cuts) == (0, 0, 0, 1)
+    assert replayed <= ROWS[name]
+    assert calls <= CALLS[name], "a step calls more functions than it did: profile it, or say why it has to"
+
+
+def _facts() -> tuple[int, ...]:
+    counted = [int(met.counter_value(name) or 0) for name in ("UncachedCompile", "MetaKernelCalls")]
+    return RECORDER.replayed, RECORDER.rebuilt, RECORDER.num_cuts, *counted
