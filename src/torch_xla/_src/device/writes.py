@@ -320,6 +320,7 @@ class _InPlace:
         self.single = len(op._schema.returns) == 1
         self.repeatable, self.no_overlap = packet in _REPEATABLE, packet in _NO_OVERLAP
         self.copies = packet == "copy_"
+        self.accumulates = packet == "index_put_"  # if told to
         self.elementwise = torch.Tag.pointwise in op.tags or self.copies
         self.real = packet in ("abs_", "_foreach_abs_")  # whose result is real, and has no place in a complex tensor
         self.foreach = packet.startswith("_foreach")
@@ -341,7 +342,7 @@ class _InPlace:
         refused = []  # positions of the targets that cannot be written: 0, if there is only one
         if type(target) is not list:
             if _repeats(target):
-                refused = [0] if not self.repeatable or kwargs.get("accumulate") or args[3:4] == (True,) else []
+                refused = [0] if not self.repeatable or (self.accumulates and args[3:4] == (True,)) else []
                 # Written through the storage, where it is seen which elements have changed.
                 args = (target.as_strided(target.shape, target.stride(), target.storage_offset()), *args[1:])
         else:
