@@ -155,10 +155,10 @@ def _is_same(target: torch.Tensor, other: torch.Tensor) -> bool:
 
 def _overlap(target: torch.Tensor, other: torch.Tensor) -> tuple[bool, bool]:
     """Whether two tensors in one storage share some of their memory, and whether all. (False, False) if hard to tell."""
-    if not (target.numel() and other.numel()):
-        return False, False
     if other is target:
         return False, True
+    if not (target.numel() and other.numel()):
+        return False, False
     if not (is_dense(target.shape, target.stride()) and is_dense(other.shape, other.stride())):
         return False, False
     (start, end), (first, last) = _span(target), _span(other)
