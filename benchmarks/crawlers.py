@@ -106,7 +106,9 @@ CASES["boolean mask, read"] = _forward(lambda x, m: x[m], lambda: [torch.randn(1
 CASES["boolean mask, rows"] = _forward(lambda x, m: x[m], lambda: [torch.randn(20_000, 64), torch.rand(20_000) > 0.5])
 CASES["boolean mask, masked_select"] = _forward(torch.masked_select, lambda: [torch.randn(1000, 1000), *_mask()])
 CASES["repeat_interleave, counts"] = _forward(
-    lambda x, n: x.repeat_interleave(n, 0), lambda: [torch.randn(10_000, 64), torch.randint(0, 5, (10_000,))]
+    # as many states of 256 numbers as a batch of sentences has phonemes, and the frames that each lasts (FastSpeech)
+    lambda x, n: x.repeat_interleave(n, 0),
+    lambda: [torch.randn(2_000, 256), torch.randint(0, 10, (2_000,))],
 )
 CASES["repeat_interleave, number"] = _with_gradient(lambda x: x.repeat_interleave(4, 1), 64, 256, 64)
 
