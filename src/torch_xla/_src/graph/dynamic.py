@@ -15,7 +15,6 @@ from torch_xla._src.graph.tensor import XlaTensor
 from torch_xla._src.ops import lexsort as _defines_the_op  # noqa: F401  (for its effect on torch.ops)
 from torch_xla._src.ops.lower import how
 
-
 _FEW = 1 << 16  # numbers that are read in less time than a program takes to add them up
 
 
