@@ -40,9 +40,10 @@ conformance: $(stamp)
 	$(run) -m pytest --every-dtype tests/test_same_exceptions.py
 
 # Step times beside torch eager, torch.compile, hand-written JAX and, if BENCH_TORCH_XLA29_PYTHON names an interpreter that
-# has it, PyTorch/XLA 2.9; then the ops that used to crawl.
+# has it, PyTorch/XLA 2.9; then single ops, and those that used to crawl. docs/performance.md has results.
 bench: $(stamp)
 	$(run) -m benchmarks
+	$(run) -m benchmarks.ops
 	$(run) -m benchmarks.crawlers
 
 clean:
