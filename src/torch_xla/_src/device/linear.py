@@ -13,8 +13,12 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
+from torch_xla._src.graph.tensor import inner_of
+
 _backend = torch.library.Library("aten", "IMPL", "XLA")
 _library = torch.library.Library("aten", "IMPL", "AutogradXLA")
+_functionalize = torch.library.Library("aten", "IMPL", "Functionalize")
+_KEY = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
 
 
 def _never_called(*args: Any) -> Any:
@@ -39,6 +43,24 @@ def _linear(original: Any) -> Any:
     return linear
 
 
+def _functional(original: Any) -> Any:
+    """For releases of torch (2.9) in which functionalization takes the op apart."""
+
+    def linear(keys: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
+        if not (x.is_xla and torch._is_functional_tensor(x)):
+            return original.call_boxed(keys, x, weight, bias)
+        inner = [None if t is None else inner_of(t) for t in (x, weight, bias)]
+        with torch._C._ExcludeDispatchKeyGuard(_KEY):
+            return torch._to_functional_tensor(torch.ops.aten.linear.default(*inner))
+
+    return linear
+
+
+def _is_taken_apart() -> bool:
+    lines = torch._C._dispatch_dump_table("aten::linear").splitlines()
+    return any(line.startswith("Functionalize:") and "math kernel" in line for line in lines)
+
+
 def install() -> None:
     """Registers the kernels."""
     _backend.impl("linear", _never_called)  # that there is one is what makes PyTorch choose the derivative
@@ -46,3 +68,6 @@ def install() -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Warning only once for all operators")  # overriding is meant
         _library.impl("linear", _linear(original), with_keyset=True)
+        if _is_taken_apart():
+            taken_apart = torch.library.get_kernel("aten::linear", "Functionalize")
+            _functionalize.impl("linear", _functional(taken_apart), with_keyset=True)
