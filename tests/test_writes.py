@@ -34,7 +34,12 @@ CASES = {
     "itself": lambda x: x.add_(x),
     "its transpose": lambda x: x[:4].view(2, 2).add_(x[:4].view(2, 2).t()),
     "copy of a part of itself": lambda x: x[1:].copy_(x[:-1]),
-    "index_put_ of a number to itself, too many indices": lambda x: x[0].index_put_((where(x, 0),), ones(x)),
+    "index_put_ that accumulates, expanded": lambda x: x[:1].expand(3).index_put_((where(x, 0, 2, 0),), ones(x), True),
+    "index_put_ to a number": lambda x: x[0].index_put_((where(x, 0),), ones(x)),
+    "index_fill_ of one, expanded": lambda x: x[:1].expand(3).index_fill_(0, where(x, 0, 2), 1),
+    "list op with an expanded member": lambda x: torch._foreach_add_([x[3:], x[:1].expand(2)], 1),
+    "out= that is read, of another shape": lambda x: torch.add(x, ones(x, 1, 6), out=x),
+    "transposed windows": lambda x: x.view(2, 3).t().add(0).unfold(0, 1, 1).add_(1),
     "copy of itself": lambda x: x.copy_(x),
     "expanded, copy_": lambda x: x[:1].expand(3).copy_(x[:3]),
     "expanded, fill_": lambda x: x[:1].expand(3).fill_(1),
@@ -128,7 +133,7 @@ def outcome(case, device):
 
 
 @pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
-@pytest.mark.filterwarnings("ignore:Use of index_put_ on expanded tensors is deprecated")  # the CPU warns, and does it
+@pytest.mark.filterwarnings("ignore:Use of index_.* on expanded tensors is deprecated")  # the CPU warns, and does it
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_writes(case):
     (told, numbers), (expected, expected_numbers) = outcome(case, "xla"), outcome(case, "cpu")

@@ -115,6 +115,17 @@ def _repeats(target: torch.Tensor) -> bool:
     return 0 in strides and 0 not in target.shape and any(s == 0 and n > 1 for s, n in zip(strides, target.shape))
 
 
+def _accumulate(target: torch.Tensor, indices: Any, values: torch.Tensor) -> torch.Tensor:
+    """`index_put_(accumulate=True)` to a tensor that repeats elements: each takes what is added to it anywhere."""
+    added = torch.zeros_like(target, memory_format=torch.contiguous_format).index_put_(indices, values, accumulate=True)
+    once = target
+    for dim, (stride, size) in enumerate(zip(target.stride(), target.shape)):
+        if stride == 0 and size > 1:
+            added, once = added.sum(dim, keepdim=True, dtype=target.dtype), once.narrow(dim, 0, 1)
+    once.add_(added)
+    return target
+
+
 def _refuse_repeats(target: torch.Tensor) -> None:
     if _repeats(target):
         raise RuntimeError(
@@ -342,7 +353,9 @@ class _InPlace:
         refused = []  # positions of the targets that cannot be written: 0, if there is only one
         if type(target) is not list:
             if _repeats(target):
-                refused = [0] if not self.repeatable or (self.accumulates and args[3:4] == (True,)) else []
+                if self.accumulates and args[3:4] == (True,):
+                    return _accumulate(*args[:3])
+                refused = [] if self.repeatable else [0]
                 # Written through the storage, where it is seen which elements have changed.
                 args = (target.as_strided(target.shape, target.stride(), target.storage_offset()), *args[1:])
         else:
