@@ -408,7 +408,7 @@ class Recorder:
     def after_fork(self) -> None:
         """In a forked child, in which XLA would wait for threads that were not forked: every use is an error."""
         if client.is_initialized():
-            for name in ("record", "cut", "buffer", "about_to_upload"):
+            for name in ("record", "record_values", "cut", "buffer", "about_to_upload"):
                 setattr(self, name, _refuse_in_child)
 
     def last_recording(self) -> int:
