@@ -47,7 +47,7 @@ class Machine:
     def __init__(self, device: str) -> None:
         self.device = device
         self.log: list[Any] = []
-        self.moved: list[torch.Tensor] = []  # to another storage, or to other sizes and strides
+        self.moved: list[torch.Tensor] = []  # to another storage or shape
         self.leaf = self.tensor(torch.arange(12.0, dtype=torch.float64).view(3, 4)).requires_grad_()
         self.pool: list[torch.Tensor] = [self.tensor(torch.arange(1.0, 7.0, dtype=torch.float64).view(2, 3))]
 
@@ -65,7 +65,7 @@ class Machine:
         return any(u._base is t for u in self.pool)
 
     def may_move(self, t: torch.Tensor) -> bool:
-        """Whether a tensor may get another storage or other strides: autograd replays views, on every device but CPU."""
+        """Whether a tensor may take another storage or shape: autograd replays views, on every device but CPU."""
         if t.requires_grad and (t._is_view() or self.has_views(t)):
             return False
         self.moved.append(t)
@@ -136,6 +136,14 @@ def _positions(shape: Sequence[int], strides: Sequence[int], offset: int) -> lis
 
 def _of(t: torch.Tensor) -> list[int]:
     return _positions(t.shape, t.stride(), t.storage_offset())
+
+
+def _repeats_unseen(t: torch.Tensor) -> bool:
+    """Whether elements of a tensor lie at the same place and PyTorch does not see it, because no stride is 0.
+
+    An op that reads what it writes, or writes different numbers, then depends on how often and in which order it does.
+    """
+    return all(s or n == 1 for s, n in zip(t.stride(), t.shape)) and len({*_of(t)}) < t.numel()
 
 
 def _overlap_unseen(target: torch.Tensor, t: torch.Tensor) -> bool:
@@ -342,7 +350,8 @@ def index(m: Machine, a: int, i: int) -> Any:
 
 @instruction
 def add_number(m: Machine, a: int, n: int) -> None:
-    m[a].add_(n % 5 - 2)
+    if not _repeats_unseen(m[a]):
+        m[a].add_(n % 5 - 2)
 
 
 @instruction
@@ -357,18 +366,19 @@ def zero(m: Machine, a: int) -> None:
 
 @instruction
 def add_tensor(m: Machine, a: int, b: int) -> None:
-    if not _is_unordered(m[a], m[b]):
+    if not (_repeats_unseen(m[a]) or _is_unordered(m[a], m[b])):
         m[a].add_(m[b])
 
 
 @instruction
 def multiply(m: Machine, a: int, b: int) -> None:
-    m[a].mul_(m[b] % 5)
+    if not _repeats_unseen(m[a]):
+        m[a].mul_(m[b] % 5)
 
 
 @instruction
 def copy_(m: Machine, a: int, b: int) -> None:
-    if not _is_unordered(m[a], m[b]):
+    if not (_repeats_unseen(m[a]) or _is_unordered(m[a], m[b])):
         m[a].copy_(m[b])
 
 
@@ -390,7 +400,7 @@ def set_row(m: Machine, a: int, i: int, n: int) -> None:
 @instruction
 def set_slice(m: Machine, a: int, start: int, step: int, b: int) -> None:
     source = m[b][:1]
-    if not _is_unordered(m[a][start % 3 :: step % 2 + 1], source):
+    if not (_repeats_unseen(m[a]) or _is_unordered(m[a][start % 3 :: step % 2 + 1], source)):
         m[a][start % 3 :: step % 2 + 1] = source
 
 
@@ -412,13 +422,14 @@ def masked_fill(m: Machine, a: int, b: int, n: int) -> None:
 @instruction
 def index_put(m: Machine, a: int, i: int, n: int, accumulate: int) -> None:
     where = (m.tensor(torch.tensor([i % 2, 0])),)
-    m[a].index_put_(where, m.tensor(torch.tensor(float(n), dtype=torch.float64)), accumulate=bool(accumulate % 2))
+    if not (accumulate % 2 and _repeats_unseen(m[a])):
+        m[a].index_put_(where, m.tensor(torch.tensor(float(n), dtype=torch.float64)), accumulate=bool(accumulate % 2))
 
 
 @instruction
 def index_add(m: Machine, a: int, b: int, d: int, i: int) -> None:
     source = m[b].narrow(_dim(m[a], d), 0, 1)
-    if not _overlap_unseen(m[a], source):
+    if not (_repeats_unseen(m[a]) or _overlap_unseen(m[a], source)):
         m[a].index_add_(_dim(m[a], d), m.tensor(torch.tensor([i % 2])), source)
 
 
@@ -429,7 +440,7 @@ def index_fill(m: Machine, a: int, d: int, i: int, n: int) -> None:
 
 @instruction
 def scatter(m: Machine, a: int, b: int, i: int) -> None:
-    if not _overlap_unseen(m[a], m[b]):
+    if not (_repeats_unseen(m[a]) or _overlap_unseen(m[a], m[b])):
         m[a].scatter_(0, m.tensor(torch.full((1,) * m[a].ndim, i % 2)), m[b])
 
 
@@ -439,29 +450,39 @@ def add_out(m: Machine, a: int, b: int, c: int) -> None:
         shape = torch.broadcast_shapes(m[a].shape, m[b].shape)
     except RuntimeError:
         shape = m[c].shape
+    if shape == m[c].shape and _repeats_unseen(m[c]):
+        return
     if not (_is_unordered(m[c], m[a], shape) or _is_unordered(m[c], m[b], shape)):
+        if shape != m[c].shape:
+            m.moved.append(m[c])
         torch.add(m[a], m[b], out=m[c])
 
 
 @instruction
 def sum_out(m: Machine, a: int, c: int) -> None:
+    if m[a].shape[1:] == m[c].shape and _repeats_unseen(m[c]):
+        return
+    m.moved.append(m[c])
     torch.sum(m[a].clone(), 0, out=m[c])
 
 
 @instruction
 def foreach_add(m: Machine, a: int, b: int, n: int) -> None:
-    torch._foreach_add_([m[a]] if _shares(m[a], m[b]) else [m[a], m[b]], n % 3)
+    if not (_repeats_unseen(m[a]) or _repeats_unseen(m[b])):
+        torch._foreach_add_([m[a]] if _shares(m[a], m[b]) else [m[a], m[b]], n % 3)
 
 
 @instruction
 def add_to_data(m: Machine, a: int, n: int) -> None:
-    m[a].data.add_(n % 4)
+    if not _repeats_unseen(m[a]):
+        m[a].data.add_(n % 4)
 
 
 @instruction
 def add_without_grad(m: Machine, a: int, n: int) -> None:
     with torch.no_grad():
-        m[a].sub_(n % 4)
+        if not _repeats_unseen(m[a]):
+            m[a].sub_(n % 4)
 
 
 @instruction
@@ -494,6 +515,7 @@ def set_strided(m: Machine, a: int, b: int, n: int, offset: int) -> None:
 
 @instruction
 def resize(m: Machine, a: int, rows: int, cols: int, n: int) -> None:
+    m.moved.append(m[a])
     m[a].resize_(rows % 3 + 1, cols % 4).fill_(n % 9)  # what was not there before is not specified: all is filled
 
 
