@@ -229,6 +229,7 @@ def test_functional_tensors_of_other_devices_get_the_kernels_of_pytorch():
 WRITES_TO_VIEWS = {
     "a sum": lambda x: x.view(-1)[1:4].copy_(x.sum(0)),
     "a sum, changed": lambda x: x.view(-1)[1:4].copy_(x.sum(0)).sub_(2),
+    "a sum of a row's view": lambda x: x[1].copy_(x.view(3, 2).sum(0).sum() - x.view(-1)[:3]).sub_(2),
     "a sum of another view": lambda x: x.view(3, 2)[1].copy_(x.sum(1)).mul_(3),
     "a flip": lambda x: x.view(-1)[1:4].copy_(x.flip(0).reshape(-1)[:3]).mul_(2),
     "cumulative sums": lambda x: x.view(1, -1)[0, 1:4].copy_(x.cumsum(1)[1]),

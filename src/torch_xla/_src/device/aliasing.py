@@ -63,9 +63,8 @@ def owner(view: torch.Tensor) -> torch.Tensor:
         start = shown if base is None else inner_of_value(base)
         whole = torch._to_functional_tensor(start)
         torch._functionalize_unsafe_set(whole, view)  # shares the storage, and has no view of its own to apply
-        torch._functionalize_sync(
-            whole
-        )  # shows what is in the storage, if that was written to; else `base` is what has been viewed
+        # Shows what is in the storage, if that was written to; else `base` is what has been viewed.
+        torch._functionalize_sync(whole)
         if base is None and torch._from_functional_tensor(whole) is start:
             raise RuntimeError("the tensor that this view was made of is gone; work on view.clone()")
     if whole.is_contiguous():

@@ -141,8 +141,7 @@ def _max_of_tiles(x: jax.Array, windows: Windows) -> tuple[jax.Array, jax.Array]
     inner = tuple(range(1, 2 * count, 2))
     index = _indices(windows.size)[tuple(slice(n) for n in limits)].reshape(split)
     values = lax.slice(x, [0] * x.ndim, [*x.shape[:lead], *limits]).reshape(*x.shape[:lead], *split)
-    best, chosen = _max_and_index(values, index, tuple(lead + i for i in inner))
-    return best, chosen
+    return _max_and_index(values, index, tuple(lead + i for i in inner))
 
 
 def _indices(sizes: Sequence[int]) -> jax.Array:

@@ -1,7 +1,7 @@
 """Writes of a slice into an array.
 
 Note [Writes to a view]
-XLA on CPU (jaxlib 0.10 and 0.12) computes the wrong thing for `y = dynamic_update_slice(reshape(x), reduce(x))`: it fuses
+XLA on CPU (seen in jaxlib 0.10) computes the wrong thing for `y = dynamic_update_slice(reshape(x), reduce(x))`: it fuses
 the two and works in the memory of x, so that later elements of the reduction see what has been written. Barriers do not
 help, since they are gone before fusion. So the target of a write that shows another array in another way is not written
 to in place: the new elements are placed among zeros and selected.
