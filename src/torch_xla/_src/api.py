@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from torch_xla._src.runtime import client, metrics, rng
+
+if TYPE_CHECKING:
+    from torch_xla._src.step.block import Step
 
 
 def recorder() -> Any | None:
@@ -70,9 +71,11 @@ def manual_seed(seed: int, device: Any = None) -> None:
     rng.set_state(seed)
 
 
-def step() -> _Step:
+def step() -> Step:
     """A context whose block is one step: the recording is cut before and after it."""
-    return _Step(None, False, None)
+    from torch_xla._src.step.block import Step
+
+    return Step(None, False, None)
 
 
 def compile(
@@ -85,50 +88,11 @@ def compile(
     """Makes the calls of `f` one step each: pending work is launched first, the recorded call at the end.
 
     Without `f`: a context manager, or a decorator when it is called with a function. full_graph: RuntimeError if
-    something inside forces the recording to run early (`.item()`, print). max_different_graphs: RuntimeError when the
-    calls have recorded more programs than that. This is not torch.compile: Python runs each time.
+    something inside forces the recording to run early (`.item()`, print); and once calls have proven to be alike, the
+    compiled program is run without the Python of `f`: Note [Frozen steps]. max_different_graphs: RuntimeError when the
+    calls have recorded more programs than that.
     """
-    wrapper = _Step(name, full_graph, max_different_graphs)
+    from torch_xla._src.step.block import Step
+
+    wrapper = Step(name, full_graph, max_different_graphs)
     return wrapper if f is None else wrapper(f)
-
-
-class _Step:
-    """Context manager and decorator behind `step` and `compile`."""
-
-    def __init__(self, name: str | None, full_graph: bool, max_graphs: int | None) -> None:
-        self.name, self.full_graph, self.max_graphs = name, full_graph, max_graphs
-        self.seen: set[int] = set()  # recordings that ended in this block, by the identity of their last row
-        self.cuts: list[int] = []
-
-    def __call__(self, f: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(f)
-        def stepped(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return f(*args, **kwargs)
-
-        return stepped
-
-    def __enter__(self) -> _Step:
-        sync()
-        if (current := recorder()) is not None:
-            self.cuts.append(current.num_cuts)
-        else:
-            self.cuts.append(0)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
-        before, current = self.cuts.pop(), recorder()
-        early = current is not None and current.num_cuts > before
-        last = None if current is None else current.last_recording()
-        sync()
-        if kind is not None:
-            return
-        if self.full_graph and early:
-            raise RuntimeError("Unexpected execution happens inside the compiled function, exiting")
-        if self.max_graphs is not None and last is not None:
-            self.seen.add(last)
-            if len(self.seen) > self.max_graphs:
-                raise RuntimeError(
-                    f"Maximum number of different graphs allowed per function exceeded: {self.max_graphs}\n"
-                    f"Got: {len(self.seen)}\nExpected: at most {self.max_graphs}"
-                )

@@ -217,6 +217,11 @@ def remember(
         pending.append(launched)
 
 
+def concerns(checks: Sequence[CheckedRow]) -> bool:
+    """Whether `remember` would take note of a launch with these checks."""
+    return bool(checks or pending or _wrong)
+
+
 def prior() -> list[Any]:
     """The input of a program that says whether a check of an earlier launch failed; empty if there was never one."""
     return [] if not watching else [np.False_ if _failed is None else _failed]

@@ -159,6 +159,7 @@ class Program:
     """An executable for one recording: leaves, slots and keys in, live outputs out.
 
     live: numbers of the outputs it returns, in order. donated: positions of the leaves whose buffers it consumes.
+    counts: how many floats, integers and PRNG keys it takes.
     checks: if there are any, two more outputs say which of them failed, and whether one has, here or in an earlier
         launch. watched: whether it takes that of earlier launches. undone: for live outputs, where they find what
         they are if a check failed, as `undo.settle` says. bytes_needed: memory that a run takes.
@@ -174,7 +175,7 @@ class Program:
         replaced: undo.Replaced,
         watched: bool,
     ) -> None:
-        self.rows, self.live, self.donated, self.watched = rows, live, donated, watched
+        self.rows, self.live, self.donated, self.watched, self.counts = rows, live, donated, watched, counts
         self.checks: list[CheckedRow] = []
         self.undone: dict[int, undo.Place] = {}
         self._replaced = undo.key(replaced)

@@ -28,7 +28,7 @@ _views = torch._C._functionalization.get_view_meta_sequence
 
 def is_shared(tensor: torch.Tensor) -> bool:
     """Whether other tensors are in the storage of an xla tensor."""
-    return _use_count(tensor) > _use_count_alone()
+    return _use_count(tensor) > use_count_alone()
 
 
 def _use_count(tensor: torch.Tensor) -> int:
@@ -37,11 +37,11 @@ def _use_count(tensor: torch.Tensor) -> int:
 
 def is_alone(tensor: torch.Tensor) -> bool:
     """Whether an xla tensor shows all of its storage, as it lies there, and nobody else shows any of it."""
-    return _storage_use_count(tensor.untyped_storage()._cdata) <= _use_count_alone() and not _views(tensor)
+    return _storage_use_count(tensor.untyped_storage()._cdata) <= use_count_alone() and not _views(tensor)
 
 
 @cache
-def _use_count_alone() -> int:
+def use_count_alone() -> int:
     """The use count of a storage that one tensor is in; how often its Python objects count depends on the release."""
     return _use_count(torch.empty(1, device="xla"))
 

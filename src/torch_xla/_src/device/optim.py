@@ -3,7 +3,13 @@
 Note [The cut after an optimizer step]
 Loops written for eager PyTorch have no call that ends a step. Every optimizer's `step()` does: its post hook cuts the
 recording, so an unmodified loop runs one program per step. With an explicit `torch_xla.sync()` too, nothing is left to
-cut there.
+cut there. In a block of `torch_xla.step` or `torch_xla.compile` the end of the block is the cut.
+
+Note [Steps are counted on the device]
+PyTorch keeps the step count of Adam on the host unless `fused` or `capturable` is set, and computes bias corrections from
+it there: numbers that differ at each step. On device xla the fused form is the default for Adam and AdamW, as if the user
+had passed `fused=True`: one row for a step, which counts on the device; and `capturable=True` for optimizers that count
+steps and make no use of it. Who passes one of `foreach`, `fused` and `capturable` decides.
 
 Note [State that a failed step made]
 Writes after a failed check are undone (Note [Writes undone]), but a momentum buffer that the failed step made was not
@@ -22,6 +28,8 @@ import torch
 import torch.optim.optimizer as optimizers
 import torch.utils._foreach_utils as foreach_utils
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from torch_xla._src.step import block
 
 _LISTS = (
     (foreach_utils, "_get_foreach_kernels_supported_devices"),
@@ -58,13 +66,42 @@ def _before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
     if (recorder := _recorder()) is not None:
         recorder.in_optimizer = True
         _drop_failed_state(optimizer)
+        if type(optimizer) in _COUNTING:
+            _count_on_device(optimizer, _COUNTING[type(optimizer)])
+
+
+_COUNTING = {
+    torch.optim.Adam: "fused", torch.optim.AdamW: "fused", torch.optim.RMSprop: "capturable", torch.optim.Rprop: "capturable",
+    torch.optim.Adadelta: "capturable",
+}  # fmt: skip
+_CHOICES = ("fused", "foreach", "capturable", "differentiable")
+
+
+def _count_on_device(optimizer: Any, choice: str) -> None:
+    """See Note [Steps are counted on the device]."""
+    for group in optimizer.param_groups:
+        params = group["params"]
+        chosen = any(group.get(name) for name in _CHOICES) or any(group.get(name) is False for name in _CHOICES[:2])
+        if chosen or isinstance(group["lr"], torch.Tensor) or not params:
+            continue
+        if all(p.is_xla and p.is_floating_point() for p in params):
+            group[choice] = True
+            for state in (optimizer.state[p] for p in params if p in optimizer.state):
+                if "step" in state:
+                    state["step"] = torch.as_tensor(state["step"], dtype=torch.float32).to(params[0].device)
 
 
 _failures_seen: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 def _drop_failed_state(optimizer: Any) -> None:
-    """See Note [State that a failed step made]."""
+    """See Note [Steps are counted on the device]
+    PyTorch keeps the step count of Adam on the host unless `fused` or `capturable` is set, and computes bias corrections from
+    it there: numbers that differ at each step. On device xla the fused form is the default for Adam and AdamW, as if the user
+    had passed `fused=True`: one row for a step, which counts on the device; and `capturable=True` for optimizers that count
+    steps and make no use of it. Who passes one of `foreach`, `fused` and `capturable` decides.
+
+    Note [State that a failed step made]."""
     from torch_xla._src.compile import poison  # loaded with the recorder
     from torch_xla._src.graph.tensor import value_of
 
@@ -80,7 +117,8 @@ def _drop_failed_state(optimizer: Any) -> None:
 def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
     if (recorder := _recorder()) is not None:
         recorder.in_optimizer = False
-        recorder.cut()
+        if not block.active:
+            recorder.cut()
 
 
 def _forgetting_failures(original: Any) -> Any:

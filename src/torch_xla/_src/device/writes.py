@@ -256,6 +256,11 @@ def _write_values(target: Any, inner: Any, values: list[Value]) -> None:
             _write(one, inner_of_value(value))
 
 
+def write_value(target: torch.Tensor, value: Value) -> None:
+    """Writes to a user's tensor what `value` holds."""
+    _write_values(target, inner_of(target), [value])
+
+
 def _with_base(target: torch.Tensor) -> tuple[Value, Value | None]:
     """What a tensor holds, and what the tensor that it is a view of does."""
     value = inner_of(target).value
@@ -337,8 +342,11 @@ class _InPlace:
         self.foreach = packet.startswith("_foreach")
         self.tensors = [i for i, a in enumerate(arguments) if str(a.type) == "Tensor"]
         # Then no dispatcher and no tensor for the result are needed.
+        lists = all(str(arguments[i].type) == "List[Tensor]" for i in self.written)
         self.recorded = (
-            len(self.written) == 1 and isinstance(self.functional, OpOverload) and is_recorded(self.functional)
+            (len(self.written) == 1 or lists)
+            and isinstance(self.functional, OpOverload)
+            and is_recorded(self.functional)
         )
         self.op = op  # last: another thread may come at any time, and asks for this
 
@@ -378,14 +386,23 @@ class _InPlace:
             _refuse_repeats(target if type(target) is not list else target[0])
         if self.elementwise or self.no_overlap:
             _refuse_overlap(target, args[1:], self.no_overlap)
-        if values is not None:
-            _write_values(args[0], inputs[0], values)
-        elif len(self.written) == 1:
-            _write(args[0], results)
+        if len(self.written) == 1:
+            if values is not None:
+                _write_values(args[0], inputs[0], values)
+            else:
+                _write(args[0], results)
         else:
+            if values is not None:
+                start, results = 0, []
+                for position in self.written:
+                    results.append(values[start : (start := start + len(args[position]))])
             for position, result in zip(self.written, results, strict=True):
-                if not (position == self.unscaled and kwargs.get("grad_scale") is None):
+                if position == self.unscaled and kwargs.get("grad_scale") is None:
+                    continue
+                if values is None:
                     _write(args[position], result)
+                else:
+                    _write_values(args[position], inputs[position], result)
         if self.foreach:  # PyTorch leaves it to their kernels to count the write
             increment_version(target)
         return target if self.single else None

@@ -24,12 +24,13 @@ _LIBRARIES = tuple(
 
 
 @cache
-def _is_library(filename: str) -> bool:
+def is_library(filename: str) -> bool:
+    """Whether a source file is one of torch, torch_xla, the standard library or an installed package."""
     return filename.startswith("<") or os.path.realpath(filename).startswith(_LIBRARIES)
 
 
 def _innermost(frame: FrameType | None) -> FrameType | None:
-    while frame is not None and _is_library(frame.f_code.co_filename):
+    while frame is not None and is_library(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
 

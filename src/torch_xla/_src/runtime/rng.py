@@ -18,6 +18,7 @@ _MASK = (1 << 64) - 1
 _STEP = 0x9E3779B97F4A7C15  # SplitMix64 (Steele, Lea, Flood 2014): a Weyl sequence, hashed by `_mix`
 
 _state: int | None = None
+num_borrowed = 0  # draws from a generator of the host so far
 
 
 def _mix(z: int) -> int:
@@ -36,8 +37,13 @@ def next_key() -> tuple[int, int]:
     """The key for one random op; advances the state."""
     global _state
     state = get_state()
-    _state = (state + _STEP) & _MASK
+    _state = advanced(state, 1)
     return key_of(state)
+
+
+def advanced(state: int, draws: int) -> int:
+    """The state after so many draws."""
+    return (state + draws * _STEP) & _MASK
 
 
 def get_state() -> int:
@@ -57,11 +63,12 @@ def set_state(state: int) -> None:
 @contextmanager
 def drawing_from(generator: torch.Generator | None) -> Iterator[None]:
     """Random ops in the block take their keys from a host generator, if one is given, instead of the device's state."""
-    global _state
+    global _state, num_borrowed
     if generator is None:
         yield
         return
     saved = _state
+    num_borrowed += 1
     high, low = torch.randint(0, 2**32, (2,), generator=generator, dtype=torch.int64).tolist()
     _state = (high << 32) | low
     try:

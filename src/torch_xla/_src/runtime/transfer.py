@@ -7,6 +7,7 @@ a device buffer would change when the buffer is donated.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ from torch_xla._src.runtime import client, metrics
 _BITS = {torch.bfloat16: torch.int16}
 _BITS |= {getattr(torch, n): torch.uint8 for n in dir(torch) if n.startswith("float8_")}
 
+watcher: Callable[[torch.Tensor, Any], None] | None = None  # told of each upload, while a step is observed
+
 
 def upload(tensor: torch.Tensor, placement: Any = None) -> Any:
     """A jax.Array with the contents of a CPU tensor, on `placement` (a device or sharding; default device if None)."""
@@ -26,7 +29,7 @@ def upload(tensor: torch.Tensor, placement: Any = None) -> Any:
     from torch_xla._src.ops.dtypes import NARROWED, numpy_dtype
 
     start = time.perf_counter_ns()
-    dtype = numpy_dtype(tensor.dtype)
+    given, dtype = tensor, numpy_dtype(tensor.dtype)
     if tensor.dtype in NARROWED:
         tensor = tensor.to(NARROWED[tensor.dtype])
     tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
@@ -38,6 +41,8 @@ def upload(tensor: torch.Tensor, placement: Any = None) -> Any:
         buffer = jax.device_put(array.copy(), placement or client.default_device())
     metrics.sample("TransferToDeviceTime", time.perf_counter_ns() - start)
     metrics.sample("OutboundData", array.nbytes)
+    if watcher is not None:
+        watcher(given, buffer)
     return buffer
 
 
