@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 
+import pytest
 import torch
 
 import torch_xla
@@ -157,3 +158,78 @@ def test_a_large_view_that_is_read_is_computed_with_the_rest():
     assert view.cpu()[0, 1] == 256
     assert view.cpu()[0, 2] == 512
     assert met.counter_value("UncachedCompile") == before + 1
+
+
+def _buffers(tensors):
+    return [value_of(t).buffer.unsafe_buffer_pointer() for t in tensors]
+
+
+def _train_once(model, optimizer, x):
+    optimizer.zero_grad()
+    model(x).pow(2).mean().backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("make", [torch.optim.AdamW, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)])
+def test_parameters_and_state_stay_in_their_buffers(make):
+    # Gradients have the shapes of the parameters, too, and are computed first.
+    model = torch.nn.Sequential(*[torch.nn.Linear(32, 32) for _ in range(3)]).to("xla")
+    optimizer, x = make(model.parameters()), torch.ones(8, 32).to("xla")
+    for _ in range(2):
+        _train_once(model, optimizer, x)
+    torch_xla.sync(wait=True)
+    kept = [
+        *model.parameters(),
+        *(t for s in optimizer.state.values() for t in s.values() if t is not None and t.is_xla),
+    ]
+    before = _buffers(kept)
+    _train_once(model, optimizer, x)
+    torch_xla.sync(wait=True)
+    assert _buffers(kept) == before
+
+
+def test_a_step_copies_no_parameter():
+    model = torch.nn.Sequential(*[torch.nn.Linear(24, 24) for _ in range(3)]).to("xla")
+    optimizer, x = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), torch.ones(8, 24).to("xla")
+    for _ in range(3):
+        _train_once(model, optimizer, x)
+    torch_xla.sync(wait=True)
+    texts = [
+        p.executable.as_text()
+        for row in _all_rows(RECORDER.root)
+        for p in row.programs.values()
+        if "24,24" in p.executable.as_text() and len(p.donated) >= 12  # parameters and momentum
+    ]
+    assert texts
+    assert not [line for line in texts[-1].splitlines() if "f32[24,24]{1,0} copy(" in line]
+
+
+def test_two_tensors_that_trade_places_keep_their_values():
+    a, b = torch.full((64, 64), 1.0, device="xla"), torch.full((64, 64), 2.0, device="xla")
+    torch_xla.sync(wait=True)
+    for _ in range(3):
+        old = a.clone()
+        a.copy_(b)
+        b.copy_(old)
+        del old
+        torch_xla.sync()
+    assert a[0, 0].item() == 2.0
+    assert b[0, 0].item() == 1.0
+
+
+def test_a_tensor_read_after_it_was_written_elsewhere_in_place():
+    x, y = torch.randn(64, 64), torch.randn(64, 64)
+
+    def step(a, b):
+        product = a @ b
+        a.mul_(0.5).add_(b)
+        b.sub_(product)
+        return (a @ b).sum()
+
+    on_xla = [t.to("xla") for t in (x, y)]
+    for _ in range(3):
+        expected, actual = step(x, y), step(*on_xla)
+        torch.testing.assert_close(actual.cpu(), expected, rtol=1e-4, atol=1e-2)
+        for a, b in zip(on_xla, (x, y)):
+            torch.testing.assert_close(a.cpu(), b, rtol=1e-4, atol=1e-3)
+            b.copy_(a.cpu())  # from here on the same numbers

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from torch_xla._src.compile import disk_cache, options, undo
+from torch_xla._src.compile import disk_cache, options, reuse, undo
 from torch_xla._src.compile.poison import CheckedRow
 from torch_xla._src.graph import contents
 from torch_xla._src.graph.value import FLOAT_SLOT, INT_SLOT, Ref, Row, Slot, Spec
@@ -180,7 +180,8 @@ class Program:
         self.undone: dict[int, undo.Place] = {}
         self._replaced = undo.key(replaced)
         self.kept = [i for i in range(len(leaf_buffers)) if i not in donated]
-        self.given = sorted(donated)
+        self.given, self.order = reuse.order(rows, live, donated)
+        self.places = sorted(range(len(live)), key=self.order.__getitem__)  # of live outputs, in what comes back
         start = time.perf_counter_ns()
         self.executable = self._compile(leaf_buffers, counts)
         self.bytes_needed = bytes_needed(self.executable)
@@ -200,7 +201,7 @@ class Program:
         self.checks = inputs.checks
         flags = flags_of(inputs)
         outputs, self.undone = undo.settle(self.live, inputs, replaced)
-        return outputs + flags
+        return [outputs[i] for i in self.order] + flags
 
     def _compile(self, leaf_buffers: Sequence[Any], counts: tuple[int, int, int]) -> Any:
         def aval(buffer: Any) -> Any:
@@ -234,7 +235,7 @@ class Program:
                 np.array(keys, np.uint32).reshape(-1, 2),
                 prior,
             )
-        return outputs
+        return [outputs[i] for i in self.places] + outputs[len(self.places) :]
 
 
 def bytes_needed(executable: Any) -> int:
