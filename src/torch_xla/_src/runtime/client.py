@@ -11,6 +11,8 @@ import threading
 import warnings
 from typing import Any
 
+from torch_xla._src.runtime import host_memory
+
 _PLATFORMS = {"CPU": "cpu", "CUDA": "cuda", "GPU": "cuda", "TPU": "tpu"}
 CHOICES = ("CPU", "CUDA", "TPU")
 _lock = threading.Lock()
@@ -59,6 +61,8 @@ def _start() -> list[Any]:
             f"PJRT_DEVICE={os.environ['PJRT_DEVICE']} is not a device type known here: set the environment variable "
             f"PJRT_DEVICE to one of {', '.join(CHOICES)}, or unset it to take the best there is"
         )
+    if name in (None, "CPU"):  # before JAX starts threads that get arenas of their own
+        host_memory.keep_freed_memory()
     import jax
 
     # Workers of a DataLoader are forked from a process that has loaded JAX; they never call it, so the warning that
