@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 
 class Mlp(nn.Module):
@@ -92,6 +94,25 @@ class Gpt(nn.Module):
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x))
+
+
+def checkpointed(model: Gpt, kind: str) -> Gpt:
+    """The model, with each block under gradient checkpointing; `kind` is a key of CHECKPOINTS."""
+    for block in model.blocks:
+        block.forward = functools.partial(CHECKPOINTS[kind], block.forward)  # type: ignore[method-assign]
+    return model
+
+
+_products = [torch.ops.aten.mm.default, torch.ops.aten.addmm.default]
+CHECKPOINTS: dict[str, Callable[..., torch.Tensor]] = {
+    "reentrant": functools.partial(checkpoint, use_reentrant=True),
+    "not reentrant": functools.partial(checkpoint, use_reentrant=False),
+    "closure": lambda block, x: checkpoint(lambda: block(x), use_reentrant=False),
+    "keyword": lambda block, x: checkpoint(block, x=x, use_reentrant=False),
+    "selective": functools.partial(
+        checkpoint, use_reentrant=False, context_fn=lambda: create_selective_checkpoint_contexts(list(_products))
+    ),
+}
 
 
 class GptBlock(nn.Module):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterable, Sequence
-from enum import Enum
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -13,11 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from torch_xla._src.compile import disk_cache, options, reuse, undo
+from torch_xla._src.compile.plan import Region, Use, regions, uses
 from torch_xla._src.compile.poison import CheckedRow
 from torch_xla._src.graph import contents
 from torch_xla._src.graph.value import FLOAT_SLOT, INT_SLOT, Ref, Row, Slot, Spec
 from torch_xla._src.ops.dtypes import numpy_dtype
 from torch_xla._src.ops.lower import lower
+from torch_xla._src.ops.recompute import barrier
 from torch_xla._src.ops.registry import OutSpec
 from torch_xla._src.ops.update import to_a_view
 from torch_xla._src.runtime import client, metrics
@@ -40,6 +41,9 @@ class Inputs:
         self.leaves, self.floats, self.ints, self.keys = leaves, floats, ints, keys
         self.prior = prior  # whether a check of an earlier launch failed; None if that does not matter
         self.outs: dict[int, Any] = {}
+        self.again: list[
+            dict[int, Any]
+        ] = []  # by recomputation that is being run: what it finds for outputs and leaves
         self.views: set[int] = set()  # those of `outs` that show another in another way
         self.checks: list[CheckedRow] = []  # see Note [Failed checks]
         self.flags: list[Any] = []  # for each of them, whether it failed
@@ -54,12 +58,28 @@ class Inputs:
         """The value of one argument template. Must be called for every argument of every row, in order."""
         kind = type(t)
         if kind is Ref:
-            return self.outs[t] if t >= 0 else self.leaves[-1 - t]
+            return self._held(t)
         if kind is tuple:
             return [self.resolve(x) for x in t]
         if kind is Slot:
             return self.floats[self._next(FLOAT_SLOT)] if t.kind is float else self.ints[self._next(INT_SLOT)]
         return t
+
+    def _held(self, number: int) -> Any:
+        if self.again and number in self.again[-1]:
+            return self.again[-1][number]
+        return self.outs[number] if number >= 0 else self.leaves[-1 - number]
+
+    def enter(self, region: Region, begin: Row) -> None:
+        """From here on, what a recomputation reads from outside comes through a barrier. See Note [Recomputation]."""
+        after = self.resolve(begin.args[0])
+        held = barrier([self._held(number) for number in region.reads], after)
+        numbers = dict(zip(region.reads, held, strict=True))
+        self.again.append({**(self.again[-1] if self.again else {}), **numbers})
+
+    def leave(self) -> None:
+        """Ends what `enter` began."""
+        self.again.pop()
 
     def skip(self, row: Row) -> None:
         """Passes over the slots and the key of a row that nobody needs."""
@@ -120,41 +140,6 @@ def slots_in(templates: Any) -> list[Slot]:
     return found
 
 
-def refs_in(templates: Any) -> list[int]:
-    """The outputs (>= 0) and leaves that (nested) argument templates refer to."""
-    found: list[int] = []
-    for t in templates:
-        if type(t) is Ref:
-            found.append(t)
-        elif type(t) is tuple:
-            found += refs_in(t)
-    return found
-
-
-class Use(Enum):
-    """What is done with a row of a recording. CHECK: nobody needs its results, but what it is given is checked."""
-
-    RUN = "run"
-    CHECK = "check"
-    SKIP = "skip"
-
-
-def uses(rows: Sequence[Row], live: Iterable[int]) -> list[Use]:
-    """For each row, whether a live output depends on it, or else a check."""
-    wanted = set(live)
-    found = [Use.SKIP] * len(rows)
-    for position in range(len(rows) - 1, -1, -1):
-        row = rows[position]
-        if any(number in wanted for number in range(row.base, row.base + len(row.outs))):
-            found[position] = Use.RUN
-        elif row.checked and contents.checks_of(row.op) is not None:
-            found[position] = Use.CHECK
-        else:
-            continue
-        wanted.update(refs_in((row.args, row.kwargs)))
-    return found
-
-
 class Program:
     """An executable for one recording: leaves, slots and keys in, live outputs out.
 
@@ -192,9 +177,15 @@ class Program:
         leaves = dict(zip(self.given, given)) | dict(zip(self.kept, kept))
         inputs = Inputs([leaves[i] for i in range(len(leaves))], floats, ints, keys, *prior)
         replaced = dict(self._replaced)
-        wanted = [*self.live, *undo.earlier(self.live, replaced)]
-        for row, use in zip(self.rows, uses(self.rows, wanted), strict=True):
-            if use is Use.SKIP:
+        plan = uses(self.rows, [*self.live, *undo.earlier(self.live, replaced)])
+        again = regions(self.rows, plan)
+        begins, ends = {r.begin: r for r in again}, {r.end for r in again}
+        for position, (row, use) in enumerate(zip(self.rows, plan, strict=True)):
+            if position in begins:
+                inputs.enter(begins[position], row)
+            elif position in ends:
+                inputs.leave()
+            elif use is Use.SKIP:
                 inputs.skip(row)
             else:
                 inputs.run(row, only_check=use is Use.CHECK)

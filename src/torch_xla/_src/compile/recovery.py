@@ -18,8 +18,9 @@ import torch
 import torch.utils._pytree as pytree
 
 from torch_xla._src.compile import undo
+from torch_xla._src.compile.plan import Use, uses
 from torch_xla._src.compile.poison import CheckedRow, inherited, outputs_with
-from torch_xla._src.compile.program import Inputs, Program, RowError, Use, flags_of, uses
+from torch_xla._src.compile.program import Inputs, Program, RowError, flags_of
 from torch_xla._src.graph.value import Ref, Row, Spec
 from torch_xla._src.runtime import client, memory, transfer
 

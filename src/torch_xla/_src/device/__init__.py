@@ -12,6 +12,7 @@ def install() -> None:
         aliasing,
         attention,
         autocast,
+        checkpoint,
         composite,
         dynamo,
         functionalize,
@@ -33,6 +34,7 @@ def install() -> None:
     composite.install()
     dynamo.install()
     autocast.install()
+    checkpoint.install()
     identity.install()
     linear.install()
     optim.install()

@@ -2,7 +2,8 @@
 
 PyTorch declares a derivative of `linear` for backends that have a kernel of it. What that derivative does not cover goes
 through the composition: weights and biases of other ranks, dtypes that are not floating, forward-mode derivatives; and
-so do dtypes that differ, which is an error.
+so do dtypes that differ, which is an error. So does what a TorchDispatchMode looks at: a policy of selective checkpointing,
+or a count of operations, names the matrix products that other devices have.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ def _linear(original: Any) -> Any:
             and (bias is None or (bias.ndim == 1 and bias.dtype is dtype))
             and dtype.is_floating_point
             and forward_ad._current_level < 0
+            and not torch._C._len_torch_dispatch_stack()
         ):
             return original.call_boxed(keys, x, weight, bias)
         return compose(x, weight, bias)

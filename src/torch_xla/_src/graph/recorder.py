@@ -374,6 +374,16 @@ class Recorder:
                 depth = 0
             self.uploads[stack] = depth
 
+    def latest(self) -> list[Value]:
+        """The Values in use of the last row that has some; none if the recording is empty."""
+        row = self.node
+        while row.parent is not None:
+            found = [value for ref in self.values[row.base : row.base + len(row.outs)] if (value := ref()) is not None]
+            if found:
+                return found
+            row = row.parent
+        return []
+
     @property
     def pending(self) -> int:
         """Rows recorded since the last cut."""

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from torch_xla._src.graph.value import Spec
+from torch_xla._src.ops import recompute
 
 aten = torch.ops.aten
 
@@ -61,6 +62,8 @@ SHAPES: dict[Any, Callable[[Sequence[Any]], list[Spec]]] = {
     aten._native_batch_norm_legit.default: lambda args: _batch_norm(args, args[5]),
     aten._native_batch_norm_legit_no_training.default: lambda args: _batch_norm(args, False),
     aten._native_batch_norm_legit_functional.default: _batch_norm_functional,
+    recompute.BEGIN: lambda args: [],
+    recompute.END: lambda args: [],
 }
 
 # Asked where PyTorch has no meta kernel.

@@ -1,0 +1,1 @@
+"""Names of PyTorch/XLA's `torch_xla.utils`."""
