@@ -14,7 +14,7 @@ from torch_xla._src.compile.poison import CheckedRow
 from torch_xla._src.compile.program import Program, donatable
 from torch_xla._src.compile.recovery import Recovered, explain, num_bytes, recover, refuse_if_too_large
 from torch_xla._src.graph.value import Row, Value, ValueRef
-from torch_xla._src.runtime import metrics
+from torch_xla._src.runtime import metrics, precision
 from torch_xla._src.runtime.interrupts import Uninterrupted
 
 _LARGE = 1 << 16  # bytes; a smaller view takes less memory than the time to record it again is worth
@@ -190,4 +190,4 @@ def wait() -> None:
 
 def compile_flags() -> Any:
     """Every setting that affects compilation, beside the recording itself. Part of a program's key."""
-    return None
+    return precision.get()

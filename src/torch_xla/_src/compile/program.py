@@ -21,7 +21,7 @@ from torch_xla._src.ops.lower import lower
 from torch_xla._src.ops.recompute import barrier
 from torch_xla._src.ops.registry import OutSpec
 from torch_xla._src.ops.update import to_a_view
-from torch_xla._src.runtime import client, metrics
+from torch_xla._src.runtime import client, metrics, precision
 
 KEY_IMPLEMENTATION = "threefry2x32"  # reproducible on every device, and independent of sharding
 
@@ -200,7 +200,12 @@ class Program:
 
         disk_cache.enable()
         num_floats, num_ints, num_keys = counts
-        with jax.enable_x64(True), jax.default_device(client.default_device()), warnings.catch_warnings():
+        with (
+            jax.enable_x64(True),
+            jax.default_device(client.default_device()),
+            jax.default_matmul_precision(precision.get()),  # Note [Precision of products]
+            warnings.catch_warnings(),
+        ):
             warnings.filterwarnings("ignore", "Some donated buffers were not usable")
             # Weakly typed, so that slots take part in promotion as Python numbers do: Note [Scalars in lowerings].
             lowered = jax.jit(self._function, donate_argnums=0).lower(

@@ -16,6 +16,7 @@ def install() -> None:
         composite,
         dynamo,
         functionalize,
+        grad_scaler,
         guard,
         identity,
         kernels,
@@ -25,6 +26,7 @@ def install() -> None:
         recurrent,
         serialization,
     )
+    from torch_xla._src.runtime import precision
 
     guard.install()
     kernels.install()
@@ -38,6 +40,8 @@ def install() -> None:
     identity.install()
     linear.install()
     optim.install()
+    grad_scaler.install()
+    precision.install()
     random.install()
     recurrent.install()
     serialization.install()

@@ -22,6 +22,8 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -114,10 +116,26 @@ def _drop_failed_state(optimizer: Any) -> None:
             del optimizer.state[parameter]
 
 
+_held = False
+
+
+@contextmanager
+def without_cut() -> Iterator[None]:
+    """A block in which an optimizer's step does not end the recording; its end does."""
+    global _held
+    _held = True
+    try:
+        yield
+    finally:
+        _held = False
+    if (recorder := _recorder()) is not None:
+        recorder.cut()
+
+
 def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
     if (recorder := _recorder()) is not None:
         recorder.in_optimizer = False
-        if not block.active:
+        if not (block.active or _held):
             recorder.cut()
 
 

@@ -13,6 +13,7 @@ import torch
 from torch.autograd import forward_ad
 from torch.nn.functional import linear
 
+from torch_xla._src.device import autocast
 from torch_xla._src.graph.tensor import snapshot
 
 _library = torch.library.Library("aten", "IMPL", "AutogradXLA")
@@ -136,7 +137,7 @@ class _Network:
     def cast(self, dtype: torch.dtype) -> None:
         """Autocast: the whole network computes in one dtype, as it does on CUDA."""
         self.states = [t.to(dtype) for t in self.states]
-        self.cells = [[p.to(dtype) for p in cell] for cell in self.cells]
+        self.cells = [[autocast.cast(p, dtype) for p in cell] for cell in self.cells]
 
     def __call__(self, x: torch.Tensor, mask: Any) -> tuple[torch.Tensor, ...]:
         """x [time, batch, input] -> output [time, batch, directions * out] and the last states."""
