@@ -9,9 +9,13 @@ import torch
 
 import torch_xla
 import torch_xla.debug.metrics as met
+from torch_xla import debug
+from torch_xla._src import donors
+from torch_xla._src.compile import donation
 from torch_xla._src.graph.recorder import RECORDER
 from torch_xla._src.graph.tensor import value_of
 from torch_xla._src.runtime import memory
+from torch_xla.utils.buffer_donor_context import alias_with_buffer_donor_config
 
 
 def live_bytes():
@@ -233,3 +237,106 @@ def test_a_tensor_read_after_it_was_written_elsewhere_in_place():
         for a, b in zip(on_xla, (x, y)):
             torch.testing.assert_close(a.cpu(), b, rtol=1e-4, atol=1e-3)
             b.copy_(a.cpu())  # from here on the same numbers
+
+
+# ---- the report ------------------------------------------------------------------------------------------------------------
+
+
+def trained(steps=3):
+    """A model with a frozen weight, after some steps, and its optimizer."""
+    model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Linear(16, 4)).to("xla")
+    model[0].weight.requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    x = torch.ones(2, 16).to("xla")
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(x).pow(2).mean().backward()
+        optimizer.step()
+    return model, optimizer
+
+
+def test_the_report_says_what_was_donated_and_why_the_rest_was_not():
+    model, _ = trained()
+    text = debug.donation_report(model)
+    leaves = donation.leaves()
+    assert len(text.splitlines()) == 2 + len(leaves)
+    assert sum(leaf.donated for leaf in leaves) == 3 + 3  # parameters that are trained, and their momentum
+    (frozen,) = [line for line in text.splitlines() if "0.weight" in line]
+    assert "False" in frozen
+    assert "a tensor holds it, and was not written to" in frozen
+    assert "test_donation.py" in frozen
+    donated = sum(torch.Size(leaf.spec.shape).numel() for leaf in leaves if leaf.donated)
+    assert donation.aliased_bytes() == 4 * donated
+
+
+def test_what_was_not_written_to_is_no_output():
+    model, _ = trained()
+    program = donation._last.program
+    weight = value_of(model[0].weight)
+    assert any(leaf.value is weight for leaf in donation.leaves())
+    assert weight.index < 0  # an input of the last recording, and nothing else
+    outputs = [spec.shape for row in program.rows for n, spec in enumerate(row.outs, row.base) if n in program.live]
+    assert tuple(model[0].weight.shape) not in outputs
+
+
+def test_assert_donated():
+    model, optimizer = trained()
+    debug.assert_donated()
+    kept = value_of(model[1].weight).buffer
+    model(torch.ones(2, 16).to("xla")).pow(2).mean().backward()
+    optimizer.step()
+    with pytest.raises(AssertionError, match=r"leaf 3\n(.|\n)*its jax\.Array is held elsewhere"):
+        debug.assert_donated(model)
+    del kept
+    model(torch.ones(2, 16).to("xla")).pow(2).mean().backward()
+    optimizer.step()
+    debug.assert_donated(model)
+
+
+def test_a_dropped_input_that_no_output_can_take_is_no_failure():
+    x = torch.ones(7, 3).to("xla")
+    y = x.sum()
+    del x
+    torch_xla.sync()
+    debug.assert_donated()
+    assert "no output of this shape and dtype is left to take it" in debug.donation_report()
+    assert y.item() == 21
+
+
+# ---- donors ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_donor_is_consumed_while_it_is_there():
+    x = torch.ones(64).to("xla")
+    assert donors.set_buffer_donation(x, True)
+    assert donors.get_buffer_donation(x)
+    y = x + 1
+    torch_xla.sync()
+    assert y.sum().item() == 128
+    assert not donors.get_buffer_donation(x)
+    with pytest.raises(RuntimeError, match="was donated to a program"):
+        x.sum().item()
+
+
+def test_a_donor_may_be_taken_back_and_ignored():
+    x = torch.ones(64).to("xla")
+    assert torch.ops.xla.dynamo_set_buffer_donor_(x, True) is x
+    donors.set_buffer_donation(x, False)
+    y = x + 1
+    torch_xla.sync()
+    assert x.sum().item() == 64
+    donors.set_buffer_donation(x, True)
+    with alias_with_buffer_donor_config(False):
+        z = x + 2
+        torch_xla.sync()
+    assert donors.get_buffer_donation(x)
+    donors.set_buffer_donation(x, False)
+    assert (x + y + z).sum().item() == 64 * 6
+
+
+def test_what_is_yet_to_be_computed_is_no_donor():
+    x = torch.ones(3, device="xla") + 1
+    assert not donors.set_buffer_donation(x, True)
+    assert x.tolist() == [2.0] * 3
+    with pytest.raises(TypeError, match="expected a tensor on device xla"):
+        donors.set_buffer_donation(torch.ones(3), True)

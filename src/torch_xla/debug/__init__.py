@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from typing import Any
 
-__all__ = ["check"]
+from torch import nn
+
+__all__ = ["assert_donated", "check", "donation_report"]
 
 
 def check() -> AbstractContextManager[None]:
@@ -16,3 +19,31 @@ def check() -> AbstractContextManager[None]:
     from torch_xla._src.graph import contents
 
     return contents.check()
+
+
+def _names(module: nn.Module | None) -> dict[Any, str]:
+    from torch_xla._src.graph.tensor import value_of
+
+    named = [] if module is None else [*module.named_parameters(), *module.named_buffers()]
+    return {value_of(tensor): name for name, tensor in named if tensor.is_xla}
+
+
+def donation_report(module: nn.Module | None = None) -> str:
+    """The inputs of the last program as a table: which of their buffers it could reuse for outputs, and why not the others.
+
+    An input is donated if no tensor holds it any more, as what a parameter held before an optimizer's step. module: one
+    whose parameters and buffers are to be named. RuntimeError if nothing has been launched yet.
+    """
+    from torch_xla._src.compile import donation
+
+    return donation.report(_names(module))
+
+
+def assert_donated(module: nn.Module | None = None) -> None:
+    """AssertionError, with the table of `donation_report`, if an input of the last program that no tensor holds was kept.
+
+    That is so while somebody has its jax.Array. What a tensor holds still is no failure; the table shows it. RuntimeError if nothing has been launched yet.
+    """
+    from torch_xla._src.compile import donation
+
+    donation.check(_names(module))

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from torch_xla._src.compile import poison, program_cache, undo
+from torch_xla._src.compile import donation, poison, program_cache, undo
 from torch_xla._src.compile.poison import CheckedRow
 from torch_xla._src.compile.program import Program, donatable
 from torch_xla._src.compile.recovery import Recovered, explain, num_bytes, recover, refuse_if_too_large
@@ -70,6 +70,7 @@ class Launch:
                 self._take(recover(self, error))
             else:
                 self._launch(program, self.live)
+                donation.end_donors(self.leaf_values, program)
         except Exception as error:
             self._salvage(error)
             self._finish()
@@ -129,7 +130,8 @@ class Launch:
     def _program(self) -> Program:
         numbers = tuple(number for number, _ in self.live)
         # Note [Donation]: leaf_values are weak, so a leaf that is dead here is held by nobody but this launch.
-        dead = tuple(i for i, ref in enumerate(self.leaf_values) if ref() is None and self._sole_owner(i))
+        unheld = donation.unheld(self.leaf_values)
+        dead = tuple(i for i in unheld if self._sole_owner(i))
         key = (numbers, dead, self._counts(), undo.key(self.replaced), bool(self.prior), compile_flags())
         program = program_cache.find(self.node, key)
         if program is None:
@@ -138,10 +140,12 @@ class Launch:
             program_cache.add(self.node, key, program)
         else:
             metrics.count("CachedCompile")
+        donation.remember(self, unheld, dead, program)
         return program
 
     def _sole_owner(self, leaf: int) -> bool:
-        return sys.getrefcount(self.leaf_buffers[leaf]) == _SOLE_OWNER
+        holders = self.leaf_values[leaf]() is not None  # a donor: Note [Buffer donors]
+        return sys.getrefcount(self.leaf_buffers[leaf]) == _SOLE_OWNER + holders
 
     def _hand_over(
         self,

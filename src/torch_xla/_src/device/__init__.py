@@ -8,6 +8,7 @@ from functools import cache
 @cache
 def install() -> None:
     """Teaches torch the device, once."""
+    from torch_xla._src import donors
     from torch_xla._src.device import (
         aliasing,
         attention,
@@ -42,6 +43,7 @@ def install() -> None:
     optim.install()
     grad_scaler.install()
     precision.install()
+    donors.install()
     random.install()
     recurrent.install()
     serialization.install()
