@@ -42,7 +42,8 @@ def donation_report(module: nn.Module | None = None) -> str:
 def assert_donated(module: nn.Module | None = None) -> None:
     """AssertionError, with the table of `donation_report`, if an input of the last program that no tensor holds was kept.
 
-    That is so while somebody has its jax.Array. What a tensor holds still is no failure; the table shows it. RuntimeError if nothing has been launched yet.
+    That is so while somebody has its jax.Array. What a tensor holds still is no failure; the table shows it. RuntimeError if
+    nothing has been launched yet.
     """
     from torch_xla._src.compile import donation
 
