@@ -97,13 +97,7 @@ _failures_seen: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary(
 
 
 def _drop_failed_state(optimizer: Any) -> None:
-    """See Note [Steps are counted on the device]
-    PyTorch keeps the step count of Adam on the host unless `fused` or `capturable` is set, and computes bias corrections from
-    it there: numbers that differ at each step. On device xla the fused form is the default for Adam and AdamW, as if the user
-    had passed `fused=True`: one row for a step, which counts on the device; and `capturable=True` for optimizers that count
-    steps and make no use of it. Who passes one of `foreach`, `fused` and `capturable` decides.
-
-    Note [State that a failed step made]."""
+    """See Note [State that a failed step made]."""
     from torch_xla._src.compile import poison  # loaded with the recorder
     from torch_xla._src.graph.tensor import value_of
 
