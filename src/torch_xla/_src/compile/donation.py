@@ -66,6 +66,11 @@ def honour_donors(enabled: bool) -> bool:
     return before
 
 
+def are_declared() -> bool:
+    """Whether there are donors that launches take notice of."""
+    return bool(_donors) and _honoured
+
+
 def unheld(leaf_values: Sequence[ValueRef]) -> tuple[int, ...]:
     """The leaves whose Value has died or is a donor."""
     if _donors and _honoured:

@@ -32,7 +32,7 @@ import torch
 from torch.autograd.graph import increment_version
 from torch.utils import _pytree as pytree
 
-from torch_xla._src.compile import poison
+from torch_xla._src.compile import donation, poison
 from torch_xla._src.compile.launch import Launch
 from torch_xla._src.compile.program import Program, donatable
 from torch_xla._src.device import writes
@@ -54,6 +54,10 @@ _storage_use_count = torch._C._storage_Use_Count
 MISS = object()  # what a frozen step answers if it is not its case
 
 
+def _nothing() -> Any:
+    """Stands for the weak reference of a leaf: who holds it is not noted."""
+
+
 class _Relaunch(Launch):
     """A launch of a recording that has not been recorded again."""
 
@@ -62,7 +66,7 @@ class _Relaunch(Launch):
         self.prior = poison.prior()
         self.replaced = replaced
         self.values: Any = {}
-        self.leaf_values = []
+        self.leaf_values = [_nothing] * len(leaf_buffers)
         self.frozen = frozen
         self.done = False
 
@@ -73,7 +77,9 @@ class _Relaunch(Launch):
 
     def _program(self) -> Program:
         metrics.count("CachedCompile")
-        return self.frozen.program
+        program = self.frozen.program
+        donation.remember(self, tuple(program.donated), tuple(program.donated), program)
+        return program
 
 
 @cache
@@ -192,7 +198,12 @@ class Frozen:
             return MISS
         with RECORDER.lock:
             floats, places = self._floats(), self._places(flat)
-            if floats is None or not self._fits(places) or bool(poison.prior()) != self.program.watched:
+            if (
+                floats is None
+                or donation.are_declared()
+                or not self._fits(places)
+                or bool(poison.prior()) != self.program.watched
+            ):
                 return MISS
             inners = _inners(places)
             if inners is None:
