@@ -79,13 +79,13 @@ def test_a_short_last_batch_compiles_once():
 
 
 def test_explicit_syncs_change_nothing():
-    """A loop with mark_step, as written for PyTorch/XLA, runs the same programs as one without."""
+    """A loop with explicit calls, as written for PyTorch/XLA, runs the same programs as one without."""
     import torch_xla.core.xla_model as xm
 
     def run(explicit):
         model = torch.nn.Linear(4, 2)
         torch.nn.init.ones_(model.weight)
-        model = model.to(xm.xla_device())
+        model = model.to(torch_xla.device())
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         x = torch.ones(3, 4).to("xla")
         torch_xla.sync(wait=True)
@@ -95,7 +95,7 @@ def test_explicit_syncs_change_nothing():
             model(x).sum().backward()
             if explicit:
                 xm.optimizer_step(optimizer)
-                xm.mark_step()
+                torch_xla.sync()
             else:
                 optimizer.step()
         return met.counter_value("ExecuteComputation"), model.weight.tolist()

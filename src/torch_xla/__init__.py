@@ -23,18 +23,40 @@ from torch_xla._src import device as _device  # noqa: E402  (after _autoload, or
 _device.install()
 
 from torch_xla import debug, runtime  # noqa: E402  (after _autoload, or after the check)
+from torch_xla._src import surface as _surface  # noqa: E402  (after _autoload, or after the check)
 from torch_xla._src.api import (  # noqa: E402  (after _autoload, or after the check)
     compile,
     device,
     device_count,
     devices,
+    launch,
+    logger,
     manual_seed,
     real_devices,
     step,
     sync,
 )
+from torch_xla.core import xla_env_vars as xenv  # noqa: E402  (after _autoload, or after the check)
 from torch_xla.core import xla_model as xm  # noqa: E402  (after _autoload, or after the check)
 from torch_xla.debug import metrics as _metrics  # noqa: E402, F401  (an attribute after `import torch_xla`)
+
+xr = runtime
+_SHORT = {"tpu": "_internal.tpu", "xmp": "distributed.xla_multiprocessing", "xu": "utils.utils"}
+_find = _surface.missing(__name__)
+
+
+def __getattr__(name: str) -> object:
+    """Modules are loaded when they are first asked for, so that importing this one stays cheap."""
+    if name in _SHORT:
+        import importlib
+
+        return importlib.import_module(f"{__name__}.{_SHORT[name]}")
+    if name == "_found_libtpu":
+        import importlib.util
+
+        return importlib.util.find_spec("libtpu") is not None
+    return _find(name)
+
 
 __all__ = [
     "__version__",
@@ -43,10 +65,14 @@ __all__ = [
     "device",
     "device_count",
     "devices",
+    "launch",
+    "logger",
     "manual_seed",
     "real_devices",
     "runtime",
     "step",
     "sync",
+    "xenv",
     "xm",
+    "xr",
 ]

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from torch_xla._src import environment, step_closures, step_end
+from torch_xla._src.compile import causes
 from torch_xla._src.runtime import client, metrics, rng
 
 if TYPE_CHECKING:
     from torch_xla._src.step.block import Step
+
+logger = logging.getLogger("torch_xla")
 
 
 def recorder() -> Any | None:
@@ -51,12 +56,12 @@ def sync(wait: bool = False, reset_scope: bool = True) -> None:
     metrics.count("MarkStep")
     pending = recorder()
     if pending is not None:
-        pending.cut()
-        if wait:
+        with causes.because(causes.SYNC):
+            pending.cut()
+        if wait or environment.flag("XLA_SYNC_WAIT"):
             wait_device_ops()
-    from torch_xla._src.step_closures import run_step_closures
-
-    run_step_closures()
+    step_closures.run_step_closures()
+    step_end.finish()
 
 
 def wait_device_ops(devices: Any = ()) -> None:
@@ -69,6 +74,18 @@ def wait_device_ops(devices: Any = ()) -> None:
 def manual_seed(seed: int, device: Any = None) -> None:
     """Seeds the random numbers of device xla; `torch.manual_seed` does so too."""
     rng.set_state(seed)
+
+
+def launch(
+    fn: Callable[..., Any], args: Any = (), start_method: str = "spawn", debug_single_process: bool = False
+) -> None:
+    """Calls `fn(index, *args)` for each device. With one device, in this process and with index 0.
+
+    NotImplementedError if there are more devices, which takes a process each; debug_single_process: use the first only.
+    """
+    from torch_xla._src import launching
+
+    launching.launch(fn, tuple(args), debug_single_process)
 
 
 def step() -> Step:

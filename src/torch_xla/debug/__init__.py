@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import nn
 
+from torch_xla._src import surface
+
 __all__ = ["assert_donated", "check", "donation_report"]
 
 
@@ -48,3 +50,6 @@ def assert_donated(module: nn.Module | None = None) -> None:
     from torch_xla._src.compile import donation
 
     donation.check(_names(module))
+
+
+__getattr__ = surface.missing(__name__)

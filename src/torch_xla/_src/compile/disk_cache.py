@@ -20,6 +20,9 @@ from typing import Any, cast
 
 import jax
 
+from torch_xla._src import environment
+from torch_xla._src.runtime import metrics
+
 _SUFFIX = ".program"
 _DIGEST = hashlib.sha256().digest_size
 
@@ -42,16 +45,21 @@ class ProgramFiles:
         try:
             data = file.read_bytes()
         except OSError:
+            metrics.count("PersistentCacheMiss")
             return None
         digest, contents = data[:_DIGEST], data[_DIGEST:]
         if hashlib.sha256(contents).digest() == digest:
+            metrics.count("PersistentCacheHit")
             return contents
+        metrics.count("PersistentCacheDeserializeFailure")
         with contextlib.suppress(OSError):  # another process may have removed or replaced it
             file.unlink()
         return None
 
     def put(self, key: str, value: bytes) -> None:
-        """Keeps `value` under `key`. A full or read-only disk keeps nothing."""
+        """Keeps `value` under `key`. A full or read-only disk keeps nothing, nor does XLA_PERSISTENT_CACHE_READ_ONLY."""
+        if environment.flag("XLA_PERSISTENT_CACHE_READ_ONLY"):
+            return
         with contextlib.suppress(OSError):
             descriptor, name = tempfile.mkstemp(dir=self._path, prefix=".unfinished-")
             try:
@@ -70,20 +78,26 @@ def default_directory() -> Path:
     return Path(root) / "torch_xla" / "programs"
 
 
+def directory() -> Path | None:
+    """Where programs are kept: `XLA_PERSISTENT_CACHE_PATH`, or a directory of the user's; None if they are not."""
+    path = os.environ.get("XLA_PERSISTENT_CACHE_PATH", str(default_directory()))
+    return Path(path) if path else None
+
+
 @cache
 def enable() -> None:
     """Turns JAX's cache on, once, unless the user configured it or set `XLA_PERSISTENT_CACHE_PATH` to an empty string."""
-    path = os.environ.get("XLA_PERSISTENT_CACHE_PATH", str(default_directory()))
-    if not path or jax.config.jax_compilation_cache_dir is not None or not jax.config.jax_enable_compilation_cache:
+    path = directory()
+    if path is None or jax.config.jax_compilation_cache_dir is not None or not jax.config.jax_enable_compilation_cache:
         return
     try:
-        Path(path).mkdir(parents=True, exist_ok=True)
+        path.mkdir(parents=True, exist_ok=True)
     except OSError:
         return  # a read-only home: compile each time
-    jax.config.update("jax_compilation_cache_dir", path)
+    jax.config.update("jax_compilation_cache_dir", str(path))
     # JAX keeps only what took over a second to compile; many small programs add up to a slow start too.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    _use(ProgramFiles(Path(path)))
+    _use(ProgramFiles(path))
 
 
 def _use(files: ProgramFiles) -> None:

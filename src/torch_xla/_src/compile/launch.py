@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import sys
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from torch_xla._src.compile import donation, poison, program_cache, undo
+from torch_xla._src import eager
+from torch_xla._src.compile import analysis, donation, poison, program_cache, undo
 from torch_xla._src.compile.poison import CheckedRow
 from torch_xla._src.compile.program import Program, donatable
 from torch_xla._src.compile.recovery import Recovered, explain, num_bytes, recover, refuse_if_too_large
+from torch_xla._src.graph import usage
 from torch_xla._src.graph.value import Row, Value, ValueRef
-from torch_xla._src.runtime import metrics, precision
+from torch_xla._src.runtime import executions, metrics, precision
 from torch_xla._src.runtime.interrupts import Uninterrupted
 
 _LARGE = 1 << 16  # bytes; a smaller view takes less memory than the time to record it again is worth
@@ -60,12 +63,15 @@ class Launch:
         If that fails, the live Values that can be computed without what failed are; the others keep the error. An
         interrupt leaves everything as it was, so that the recording can be launched again.
         """
+        usage.recorded(self.node)
         if not self.live and not self.node.checked:
             self._finish()
             return
+        analysis.launching(self)
         try:
             try:
                 program = self._program()
+                analysis.executing(self)
             except Exception as error:  # nothing has run yet, so no leaf is lost
                 self._take(recover(self, error))
             else:
@@ -96,10 +102,12 @@ class Launch:
     def _launch(self, program: Program, values: list[tuple[int, Value]]) -> None:
         refuse_if_too_large(program)
         with Uninterrupted():
+            start = time.perf_counter_ns()
             try:
                 outputs = program(self.leaf_buffers, self.floats, self.ints, self.keys, self.prior)
             except Exception as error:
                 raise explain(error, self.node.path()) from error
+            analysis.launched(start, outputs)
             self._hand_over(values, outputs, program.checks, program.undone)
             self._finish()
 
@@ -125,7 +133,10 @@ class Launch:
 
     def _build(self, numbers: tuple[int, ...], donated: frozenset[int]) -> Program:
         rows, watched = self.node.path(), bool(self.prior)
-        return Program(rows, self.leaf_buffers, numbers, donated, self._counts(), self.replaced, watched)
+        start = time.perf_counter_ns()
+        program = Program(rows, self.leaf_buffers, numbers, donated, self._counts(), self.replaced, watched)
+        analysis.compiled(self, program, time.perf_counter_ns() - start)
+        return program
 
     def _program(self) -> Program:
         numbers = tuple(number for number, _ in self.live)
@@ -138,7 +149,7 @@ class Launch:
             donated = donatable([value.spec for _, value in self.live], dead, self.leaf_buffers)
             program = self._build(numbers, donated)
             program_cache.add(self.node, key, program)
-        else:
+        elif not eager.enabled:
             metrics.count("CachedCompile")
         donation.remember(self, unheld, dead, program)
         return program
@@ -189,6 +200,7 @@ def wait() -> None:
     buffer = None if _last is None else _last()
     if buffer is not None and not buffer.is_deleted():
         buffer.block_until_ready()
+    executions.settle()
     poison.settle(wait=True)
 
 

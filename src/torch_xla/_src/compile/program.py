@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -15,13 +14,14 @@ from torch_xla._src.compile import disk_cache, options, reuse, undo
 from torch_xla._src.compile.plan import Region, Use, regions, uses
 from torch_xla._src.compile.poison import CheckedRow
 from torch_xla._src.graph import contents
+from torch_xla._src.graph.printing import scope_name
 from torch_xla._src.graph.value import FLOAT_SLOT, INT_SLOT, Ref, Row, Slot, Spec
 from torch_xla._src.ops.dtypes import numpy_dtype
 from torch_xla._src.ops.lower import lower
 from torch_xla._src.ops.recompute import barrier
 from torch_xla._src.ops.registry import OutSpec
 from torch_xla._src.ops.update import to_a_view
-from torch_xla._src.runtime import client, metrics, precision
+from torch_xla._src.runtime import client, precision
 
 KEY_IMPLEMENTATION = "threefry2x32"  # reproducible on every device, and independent of sharding
 
@@ -102,7 +102,7 @@ class Inputs:
             self._check(row, args, kwargs)
             if only_check:
                 return
-            with jax.named_scope(row.op._schema.name.replace("::", ".")), to_a_view(self._writes_to_view(row)):
+            with jax.named_scope(scope_name(row)), to_a_view(self._writes_to_view(row)):
                 results = lower(row.op, args, kwargs, specs, key)
         except Exception as error:
             raise RowError(row) from error
@@ -167,11 +167,8 @@ class Program:
         self.kept = [i for i in range(len(leaf_buffers)) if i not in donated]
         self.given, self.order = reuse.order(rows, live, donated)
         self.places = sorted(range(len(live)), key=self.order.__getitem__)  # of live outputs, in what comes back
-        start = time.perf_counter_ns()
         self.executable = self._compile(leaf_buffers, counts)
         self.bytes_needed = bytes_needed(self.executable)
-        metrics.sample("CompileTime", time.perf_counter_ns() - start)
-        metrics.count("UncachedCompile")
 
     def _function(self, given: Any, kept: Any, floats: Any, ints: Any, keys: Any, prior: Any) -> list[Any]:
         leaves = dict(zip(self.given, given)) | dict(zip(self.kept, kept))

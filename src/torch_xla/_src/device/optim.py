@@ -128,9 +128,12 @@ def without_cut() -> Iterator[None]:
 
 def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
     if (recorder := _recorder()) is not None:
+        from torch_xla._src.compile import causes
+
         recorder.in_optimizer = False
         if not (block.active or _held):
-            recorder.cut()
+            with causes.because(causes.OPTIMIZER):
+                recorder.cut()
 
 
 def _forgetting_failures(original: Any) -> Any:

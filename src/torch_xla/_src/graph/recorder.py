@@ -42,8 +42,9 @@ from typing import Any
 
 import torch
 
+from torch_xla._src import eager
 from torch_xla._src.compile import poison
-from torch_xla._src.graph import contents
+from torch_xla._src.graph import contents, usage
 from torch_xla._src.graph.opinfo import OnlyOnCpu, OpInfo, op_info
 from torch_xla._src.graph.tensor import XlaTensor, inner_of_value
 from torch_xla._src.graph.value import FLOAT_SLOT, INT_SLOT, UNSET, Ref, Row, Slot, Spec, Value, ValueRef
@@ -479,4 +480,6 @@ def _refuse_in_child(*_: Any, **__: Any) -> Any:
 
 RECORDER = Recorder()
 poison.flush = RECORDER.flush
+usage.attach(RECORDER)
+eager.attach(RECORDER)
 os.register_at_fork(after_in_child=RECORDER.after_fork)

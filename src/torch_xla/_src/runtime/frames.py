@@ -53,6 +53,16 @@ def user_line() -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno} ({frame.f_code.co_name})" if frame is not None else ""
 
 
+def user_frames() -> list[tuple[str, str, int]]:
+    """(function, file, line) of all user frames that are being executed, innermost first."""
+    found = []
+    frame = user_frame()
+    while frame is not None:
+        found.append((frame.f_code.co_name, frame.f_code.co_filename, frame.f_lineno))
+        frame = _innermost(frame.f_back)
+    return found
+
+
 def user_stack() -> int:
     """A hash of the places in all user frames that are being executed: the instruction, for a line may call twice."""
     places = []

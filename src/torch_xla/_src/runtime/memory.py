@@ -7,13 +7,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from torch_xla._src.runtime import client
+from torch_xla._src.runtime import client, executions
 
 
 def live_bytes(device: Any = None) -> int:
     """Bytes of all live buffers on a device (the default one), counted from the buffers themselves."""
     device = device or client.default_device()
-    return sum(b.nbytes for b in device.client.live_arrays() if not b.is_deleted() and device in b.devices())
+    watched = executions.held()
+    live = [b for b in device.client.live_arrays() if not b.is_deleted() and id(b) not in watched]
+    return sum(b.nbytes for b in live if device in b.devices())
 
 
 @cache  # asked before every launch
