@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from torch_xla._src import donors
+from torch_xla._src import donors, surface
 
 __all__ = ["alias_with_buffer_donor_config"]
 
@@ -18,3 +18,6 @@ def alias_with_buffer_donor_config(should_alias: bool = True) -> Iterator[None]:
         yield
     finally:
         donors.set_alias_with_buffer_donor_config(before)
+
+
+__getattr__ = surface.missing(__name__)
