@@ -100,8 +100,8 @@ def text(tensors: Sequence[torch.Tensor]) -> str:
 
 
 def hlo(tensors: Sequence[torch.Tensor]) -> str:
-    """The HLO text, before XLA has optimised it."""
-    return str(pending(tensors).lowered().as_text(dialect="hlo"))
+    """The HLO text, before XLA has optimised it, with the user's lines if `XLA_HLO_DEBUG` is set."""
+    return str(pending(tensors).lowered().as_text(dialect="hlo", debug_info=printing.shows_places()))
 
 
 def stablehlo(tensors: Sequence[torch.Tensor] | None) -> str:

@@ -50,7 +50,7 @@ def scope_name(row: Row) -> str:
     """What XLA's metadata call the instructions of a row: its op, and with `XLA_HLO_DEBUG` the user's line."""
     name = str(row.op._schema.name).replace("::", ".")
     if environment.flag("XLA_HLO_DEBUG") and (where := place(row)):
-        name += f"[{where}]"
+        name += f"[{where.replace('@', ':')}]"  # XLA cuts names at an "@"
     return name
 
 

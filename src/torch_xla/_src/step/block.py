@@ -7,7 +7,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from torch_xla._src import api
+from torch_xla._src import api, eager
+from torch_xla._src.compile import causes
 
 active = (
     0  # blocks that are being executed: in one, an optimizer's step is no cut (Note [The cut after an optimizer step])
@@ -25,6 +26,7 @@ class Step:
         self.name, self.full_graph, self.max_graphs = name, full_graph, max_graphs
         self.seen: set[int] = set()  # recordings that ended in this block, by the identity of their last row
         self.cuts: list[int] = []
+        self.eager: list[bool] = []  # whether eager mode was on outside: inside, ops are recorded all the same
 
     def __call__(self, f: Callable[..., Any]) -> Callable[..., Any]:
         if self.full_graph:
@@ -39,7 +41,10 @@ class Step:
 
     def __enter__(self) -> Step:
         global active
-        api.sync()
+        with causes.because(causes.COMPILE_CLEAR, self.name and f"{self.name}_clear_pending"):
+            api.sync()
+        self.eager.append(eager.enabled)
+        eager.set_enabled(False)
         current = api.recorder()
         self.cuts.append(0 if current is None else current.num_cuts)
         active += 1
@@ -51,7 +56,11 @@ class Step:
         before, current = self.cuts.pop(), api.recorder()
         early = current is not None and current.num_cuts > before
         last = None if current is None else current.last_recording()
-        api.sync()
+        try:
+            with causes.because(causes.COMPILE, self.name):
+                api.sync()
+        finally:
+            eager.set_enabled(self.eager.pop())
         if kind is not None:
             return
         if self.full_graph and early:
