@@ -83,7 +83,13 @@ def test_table_and_curves(results: dict[tuple[str, str], dict[str, Any]], demo: 
 
 def code_blocks() -> Iterator[Any]:
     """Every Python block of the documents that users and developers start from."""
-    for document in ("README.md", "docs/dev/README.md", "docs/checkpointing.md", "docs/mixed_precision.md"):
+    for document in (
+        "README.md",
+        "docs/pytorch_xla.md",
+        "docs/dev/README.md",
+        "docs/checkpointing.md",
+        "docs/mixed_precision.md",
+    ):
         text = (FOLDER.parent / document).read_text()
         for number, code in enumerate(re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)):
             yield pytest.param(code, id=f"{document}-{number}")

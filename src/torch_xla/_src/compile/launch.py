@@ -200,7 +200,7 @@ def wait() -> None:
     buffer = None if _last is None else _last()
     if buffer is not None and not buffer.is_deleted():
         buffer.block_until_ready()
-    executions.settle()
+    executions.settle(wait=True)
     poison.settle(wait=True)
 
 

@@ -69,14 +69,21 @@ def held() -> set[int]:
     return {id(e.watched) for e in list(_running) if e.watched is not None}
 
 
-def settle() -> None:
-    """Returns when all programs that have finished by now are in the metrics."""
-    for execution in list(_running):
-        watched = execution.watched
-        if watched is not None and not watched.is_deleted() and not watched.is_ready():
-            return
+def settle(wait: bool = False) -> None:
+    """Returns when all programs that have finished by now are in the metrics; with `wait`, when all are."""
+    running = list(_running)
+    last = len(running) if wait else max((n for n, e in enumerate(running, 1) if _has_finished(e)), default=0)
+    for execution in running[:last]:  # a device runs programs in order
         while execution in _running and _thread is not None and _thread.is_alive():
             time.sleep(0.0001)
+
+
+def _has_finished(execution: _Execution) -> bool:
+    """Whether a program is known to have finished. Of one whose output was donated meanwhile it is not known."""
+    watched = execution.watched
+    with contextlib.suppress(Exception):  # donated between the two questions
+        return watched is None or (not watched.is_deleted() and watched.is_ready())
+    return False
 
 
 def _stop() -> None:
