@@ -20,11 +20,16 @@ _numbers: dict[Any, int] = {}
 
 
 def call(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any] | None = None, override_hash: Any = None
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any] | None = None,
+    override_hash: Any = None,
+    wide: bool = False,
 ) -> Any:
     """`function(*args, **kwargs)` where xla tensors anywhere inside become arrays; returns tensors for arrays.
 
     What is neither a tensor nor an array is a constant of the call and has to be hashable. Raises what tracing raises.
+    wide: the function is traced with 64-bit types in any case.
     """
     flat, tree = jax.tree.flatten((tuple(args), dict(kwargs or {})))
     places = [i for i, leaf in enumerate(flat) if isinstance(leaf, (torch.Tensor, jax.Array, np.ndarray))]
@@ -43,7 +48,7 @@ def call(
     key = (identity, tree, tuple(places), constants, tuple((tuple(t.shape), t.dtype) for t in tensors))
     if key not in _numbers:
         shapes = [jax.ShapeDtypeStruct(tuple(t.shape), numpy_dtype(t.dtype)) for t in tensors]
-        _numbers[key] = jax_call.trace(on_arrays, shapes)
+        _numbers[key] = jax_call.trace(on_arrays, shapes, wide)
     number = _numbers[key]
     outputs = _Differentiable.apply(number, *tensors)
     return jax.tree.unflatten(jax_call.CALLS[number].tree, outputs)

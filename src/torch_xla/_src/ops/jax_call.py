@@ -42,9 +42,9 @@ class Call:
 CALLS: list[Call] = []
 
 
-def trace(function: Callable[..., Any], inputs: Sequence[jax.ShapeDtypeStruct]) -> int:
-    """Traces a function of arrays; returns its number in `CALLS`."""
-    wide = bool(jax.config.jax_enable_x64) or any(s.dtype.itemsize == 8 and s.dtype.kind != "c" for s in inputs)
+def trace(function: Callable[..., Any], inputs: Sequence[jax.ShapeDtypeStruct], wide: bool = False) -> int:
+    """Traces a function of arrays; returns its number in `CALLS`. wide: with 64-bit types in any case."""
+    wide = wide or bool(jax.config.jax_enable_x64) or any(s.dtype.itemsize == 8 and s.dtype.kind != "c" for s in inputs)
     with jax.enable_x64(wide or any(s.dtype.itemsize == 16 for s in inputs)):
         jaxpr, shapes = jax.make_jaxpr(function, return_shape=True)(*inputs)
     CALLS.append(Call(function, jaxpr, jax.tree.structure(shapes)))

@@ -22,6 +22,10 @@ class NoLowering(Exception):
     """The op has neither a lowering nor a decomposition: only PyTorch's CPU kernel can compute it."""
 
 
+class CapturedTensor(Exception):
+    """A function that is traced uses an xla tensor that it was not given; holds its shape."""
+
+
 @cache
 def load_families() -> None:
     """Imports every op family, filling the table."""
@@ -64,6 +68,8 @@ def lower(overload: Any, args: Any, kwargs: Any, specs: list[OutSpec | None], ke
     if lowering is None:
         outputs = _decompose(overload, args, kwargs, key)
     else:
+        if lowering.random and key is None:
+            raise NotImplementedError(f"{overload} draws random numbers, and there is no seed to draw them from here")
         extra: list[Any] = [key] if lowering.random else []
         if lowering.specs:
             extra.append(specs[0] if len(specs) == 1 else specs)
@@ -176,6 +182,8 @@ def _to_array(x: Any) -> Any:
     if isinstance(x, _Traced):
         return x.array
     if isinstance(x, torch.Tensor):  # a constant that the decomposition made on the host
+        if x.device.type == "xla":
+            raise CapturedTensor(list(x.shape))
         return jnp.asarray(x.detach().numpy())
     return x
 
@@ -194,6 +202,14 @@ def _decompose(overload: Any, args: Any, kwargs: Any, key: Any) -> Any:
 _expanding: list[Any] = []
 
 
+def expand(fn: Any, args: Any, kwargs: Any, key: Any = None) -> Any:
+    """What a torch function gives for JAX arrays (nested in `args`): its ops are lowered as they are called.
+
+    key: PRNG key, without which random ops are NotImplementedError. Raises CapturedTensor.
+    """
+    return _expand(fn, args, kwargs, key)
+
+
 def _expand(fn: Any, args: Any, kwargs: Any, key: Any) -> Any:
     include, exclude = (
         torch._C.DispatchKeySet(k) for k in (torch._C.DispatchKey.BackendSelect, torch._C.DispatchKey.Undefined)
@@ -209,6 +225,11 @@ def _enter(x: Any) -> Any:
     if isinstance(x, jax.Array):
         return _wrap(dtypes.cast(x, x.dtype))
     return torch.device("meta") if isinstance(x, torch.device) else x
+
+
+def carried(x: torch.Tensor) -> Any:
+    """The array that a tensor stands for while a function is expanded: another one after a write to the tensor."""
+    return _unwrap(x)
 
 
 def _unwrap(x: Any) -> Any:

@@ -29,7 +29,7 @@ MISSING = {
     "processes": "several processes",
     "export": "export of models",
     "kernels": "custom kernels",
-    "control flow": "loops inside a program",
+    "partitions": "loops that are split into forward and backward pass by hand",
 }
 
 

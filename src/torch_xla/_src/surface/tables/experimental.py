@@ -13,24 +13,24 @@ must works is_eager_mode()
 must works eager_mode_context(enable)
 
 # torch_xla.experimental.scan
-must waits:control_flow scan(fn, init, xs, partition_fn=default_partition, is_fn_pure=False)
-must waits:control_flow value_and_grad_partitioned(fn, init, xs, partition_fn=default_partition, is_fn_pure=True)
+must works scan(fn, init, xs, partition_fn=default_partition, is_fn_pure=False)
+must waits:partitions value_and_grad_partitioned(fn, init, xs, partition_fn=default_partition, is_fn_pure=True)
 rare absent split(seq, *part_lengths)
 
 # torch_xla.experimental.scan_layers
-must waits:control_flow scan_layers(layers, input_data, partition_fn=default_partition, is_layer_pure=False)
+must works scan_layers(layers, input_data, partition_fn=default_partition, is_layer_pure=False)
 
 # torch_xla.experimental.fori_loop
-should waits:control_flow fori_loop(lower, upper, body_fun, *input_value)
-should waits:control_flow while_loop(cond_fn, body_fn, carried_inputs, additional_inputs=None)
+should works fori_loop(lower, upper, body_fun, *input_value)
+should works while_loop(cond_fn, body_fn, carried_inputs, additional_inputs=None)
 
 # torch_xla.experimental.gradient_accumulation
 should works gradient_accumulation(train_step, iterable_tensors, model, *carried_tensors)
 
 # torch_xla.experimental.assume_pure
-must waits:control_flow assume_pure(fn, *, add_rng_seed_argument=False)
-must waits:control_flow class PureModule(module)
-must waits:control_flow assume_pure_torch(func, use_cache=False)
+must works assume_pure(fn, *, add_rng_seed_argument=False)
+must works class PureModule(module)
+must works assume_pure_torch(func, use_cache=False)
 must works j2t_autograd(fn)
 
 # torch_xla.experimental.custom_kernel
