@@ -10,7 +10,7 @@ import torch
 
 import torch_xla.debug.metrics as met
 from torch_xla import version
-from torch_xla._src import api, eager, surface
+from torch_xla._src import api, donors, eager, surface
 from torch_xla._src.runtime import client, memory, metrics, rng
 from torch_xla.core import xla_model as xm
 
@@ -279,6 +279,10 @@ def _xla_get_mat_mul_precision() -> str:
 def _xla_set_use_full_mat_mul_precision(use_full_mat_mul_precision: bool = True) -> None:
     """The precision "highest", or "default"."""
     _xla_set_mat_mul_precision("highest" if use_full_mat_mul_precision else "default")
+
+
+_set_buffer_donation, _get_buffer_donation = donors.set_buffer_donation, donors.get_buffer_donation
+_xla_set_enable_alias_with_buffer_donor_config = donors.set_alias_with_buffer_donor_config
 
 
 def _get_git_revs() -> dict[str, str]:

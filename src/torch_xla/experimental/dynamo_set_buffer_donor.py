@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from torch_xla._src import surface
+from torch_xla._src import donors, surface
 
 
 def dynamo_set_buffer_donor_(t: torch.Tensor, should_donoate: bool) -> torch.Tensor:
-    """`t` itself: a buffer that nobody holds any more is always donated, and one that somebody holds never is."""
+    """Allows the next program that reads `t` to consume its buffer, or takes that back; returns `t`."""
+    donors.set_buffer_donation(t, should_donoate)
     return t
 
 

@@ -73,9 +73,9 @@ def are_declared() -> bool:
 
 def unheld(leaf_values: Sequence[ValueRef]) -> tuple[int, ...]:
     """The leaves whose Value has died or is a donor."""
-    if _donors and _honoured:
-        return tuple(i for i, ref in enumerate(leaf_values) if (value := ref()) is None or value in _donors)
-    return tuple(i for i, ref in enumerate(leaf_values) if ref() is None)
+    if are_declared():
+        return tuple([i for i, ref in enumerate(leaf_values) if (value := ref()) is None or value in _donors])
+    return tuple([i for i, ref in enumerate(leaf_values) if ref() is None])  # a list first: no frame for each leaf
 
 
 def remember(launch: Launch, unheld: tuple[int, ...], dead: tuple[int, ...], program: Program) -> None:

@@ -66,7 +66,8 @@ class _Relaunch(Launch):
         self.prior = poison.prior()
         self.replaced = replaced
         self.values: Any = {}
-        self.leaf_values = [_nothing] * len(leaf_buffers)
+        nothing: Any = _nothing
+        self.leaf_values = [nothing] * len(leaf_buffers)
         self.frozen = frozen
         self.done = False
 

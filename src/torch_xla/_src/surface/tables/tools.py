@@ -98,7 +98,7 @@ should works to_dlpack(xla_tensor)
 should works from_dlpack(ext_tensor)
 
 # torch_xla.utils.buffer_donor_context
-rare absent alias_with_buffer_donor_config(should_alias=True) : buffers that nobody holds are always donated
+rare works alias_with_buffer_donor_config(should_alias=True)
 
 # torch_xla.utils.closures
 rare absent class AsyncClosureHandler(max_queue_size=100) : use xm.add_step_closure
