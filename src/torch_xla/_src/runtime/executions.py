@@ -64,11 +64,6 @@ def _watch() -> None:
         _running.remove(execution)
 
 
-def held() -> set[int]:
-    """Identities of the objects this module holds for buffers, which are no memory of their own."""
-    return {id(e.watched) for e in list(_running) if e.watched is not None}
-
-
 def settle(wait: bool = False) -> None:
     """Returns when all programs that have finished by now are in the metrics; with `wait`, when all are."""
     running = list(_running)

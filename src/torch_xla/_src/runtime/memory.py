@@ -7,15 +7,22 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from torch_xla._src.runtime import client, executions
+from torch_xla._src.runtime import client
 
 
 def live_bytes(device: Any = None) -> int:
     """Bytes of all live buffers on a device (the default one), counted from the buffers themselves."""
     device = device or client.default_device()
-    watched = executions.held()
-    live = [b for b in device.client.live_arrays() if not b.is_deleted() and id(b) not in watched]
-    return sum(b.nbytes for b in live if device in b.devices())
+    live = [b for b in device.client.live_arrays() if not b.is_deleted() and device in b.devices()]
+    return sum({_place(b): b.nbytes for b in live}.values())
+
+
+def _place(buffer: Any) -> int:
+    """Where a buffer is: several objects may stand for one, such as that by which `executions` watches it."""
+    try:
+        return int(buffer.unsafe_buffer_pointer())
+    except Exception:  # on several devices, or on one that tells no addresses
+        return id(buffer)
 
 
 @cache  # asked before every launch
