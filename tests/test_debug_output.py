@@ -120,6 +120,23 @@ def test_causes(monkeypatch, capsys):
     assert keep is not pending
 
 
+def test_what_runs_inside_a_full_graph_is_always_told(capsys):
+    @torch_xla.compile(full_graph=True)
+    def reads(x):
+        return x * 2 if (x.sum() > 0).item() else x
+
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="Unexpected execution happens inside the compiled function"):
+            reads(torch.ones(next(_sizes), device="xla"))
+        [block] = analyses(capsys.readouterr().err, "Unexpected Execution Analysis")
+        assert block[1:3] == ["Execution Cause", f"  {causes.READ}"]
+        assert any(line.startswith("  reads (") for line in block)
+    x = something_new()
+    torch_xla.sync()
+    assert x.sum().item() == 2 * len(x)
+    assert capsys.readouterr().err == ""
+
+
 def test_the_name_of_a_compiled_function_is_shown(monkeypatch, capsys):
     monkeypatch.setenv("PT_XLA_DEBUG_LEVEL", "1")
     pending = something_new()

@@ -53,6 +53,8 @@ def launching(launch: Launch) -> None:
 
 def executing(launch: Launch) -> None:
     """Takes note of the execution of a launch, once it has a program."""
+    if causes.nothing_may_run:
+        _analyse("Unexpected Execution Analysis", "Execution Cause", launch)
     if level() >= 2 and not eager.enabled:
         _analyse("Execution Analysis", "Execution Cause", launch)
 

@@ -34,6 +34,7 @@ class Compile:
 
 
 current = READ  # what a recording that is cut now is cut for
+nothing_may_run = False  # whether a block of `torch_xla.compile(full_graph=True)` is being executed
 graph_name: str | None = None  # what `torch_xla.compile(name=)` calls it
 history: deque[Compile] = deque(maxlen=20)
 

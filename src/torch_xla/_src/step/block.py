@@ -26,6 +26,7 @@ class Step:
         self.name, self.full_graph, self.max_graphs = name, full_graph, max_graphs
         self.seen: set[int] = set()  # recordings that ended in this block, by the identity of their last row
         self.cuts: list[int] = []
+        self.outer: list[bool] = []  # whether the block around this one is one in which nothing may run
         self.eager: list[bool] = []  # whether eager mode was on outside: inside, ops are recorded all the same
 
     def __call__(self, f: Callable[..., Any]) -> Callable[..., Any]:
@@ -45,6 +46,8 @@ class Step:
             api.sync()
         self.eager.append(eager.enabled)
         eager.set_enabled(False)
+        self.outer.append(causes.nothing_may_run)
+        causes.nothing_may_run = self.full_graph
         current = api.recorder()
         self.cuts.append(0 if current is None else current.num_cuts)
         active += 1
@@ -53,6 +56,7 @@ class Step:
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
         global active
         active -= 1
+        causes.nothing_may_run = self.outer.pop()
         before, current = self.cuts.pop(), api.recorder()
         early = current is not None and current.num_cuts > before
         last = None if current is None else current.last_recording()
