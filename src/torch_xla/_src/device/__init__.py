@@ -10,6 +10,7 @@ def install() -> None:
     """Teaches torch the device, once."""
     from torch_xla._src import donors
     from torch_xla._src.device import (
+        accumulation,
         aliasing,
         attention,
         autocast,
@@ -32,6 +33,7 @@ def install() -> None:
     guard.install()
     kernels.install()
     functionalize.install()
+    accumulation.install()
     aliasing.install()
     attention.install()
     composite.install()

@@ -31,6 +31,7 @@ import torch.optim.optimizer as optimizers
 import torch.utils._foreach_utils as foreach_utils
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from torch_xla._src.device import accumulation
 from torch_xla._src.step import block
 
 _LISTS = (
@@ -122,7 +123,7 @@ def without_cut() -> Iterator[None]:
         yield
     finally:
         _held = False
-    if (recorder := _recorder()) is not None:
+    if (recorder := _recorder()) is not None and not block.active:
         recorder.cut()
 
 
@@ -131,6 +132,7 @@ def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
         from torch_xla._src.compile import causes
 
         recorder.in_optimizer = False
+        accumulation.step_taken()
         if not (block.active or _held):
             with causes.because(causes.OPTIMIZER):
                 recorder.cut()

@@ -18,7 +18,8 @@ Note [Cut points]
 A recording is cut and launched at `torch_xla.sync()`, at a host read, after every optimizer step, at a size limit, and
 when a line of the user's code uploads to the device for the second time with work recorded in between: that is a loop
 over batches that reads nothing (inference), which would otherwise be unrolled. A loop written for eager PyTorch is cut
-well by these; with explicit calls the automatic cuts have nothing left to do.
+well by these; with explicit calls the automatic cuts have nothing left to do. For loops that accumulate gradients see
+Note [The cut after a backward pass] in `device/accumulation.py`.
 
 Note [Views at a cut]
 A view that is alive at a cut has no memory of its own on other devices: the gradient of a linear layer's weight is a
