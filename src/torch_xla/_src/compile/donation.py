@@ -29,7 +29,7 @@ class _Launched(NamedTuple):
 
     node: Row
     leaf_values: Sequence[ValueRef]
-    unheld: tuple[int, ...]
+    unheld: list[int]
     dead: tuple[int, ...]
     program: Program
 
@@ -71,14 +71,14 @@ def are_declared() -> bool:
     return bool(_donors) and _honoured
 
 
-def unheld(leaf_values: Sequence[ValueRef]) -> tuple[int, ...]:
+def unheld(leaf_values: Sequence[ValueRef]) -> list[int]:
     """The leaves whose Value has died or is a donor."""
-    if are_declared():
-        return tuple([i for i, ref in enumerate(leaf_values) if (value := ref()) is None or value in _donors])
-    return tuple([i for i, ref in enumerate(leaf_values) if ref() is None])  # a list first: no frame for each leaf
+    if _donors and _honoured:
+        return [i for i, ref in enumerate(leaf_values) if (value := ref()) is None or value in _donors]
+    return [i for i, ref in enumerate(leaf_values) if ref() is None]
 
 
-def remember(launch: Launch, unheld: tuple[int, ...], dead: tuple[int, ...], program: Program) -> None:
+def remember(launch: Launch, unheld: list[int], dead: tuple[int, ...], program: Program) -> None:
     """Notes a launch, for `leaves`."""
     global _last
     _last = _Launched(launch.node, launch.leaf_values, unheld, dead, program)
@@ -111,7 +111,7 @@ def leaves() -> list[Leaf]:
     return found
 
 
-def _reason(number: int, gone: tuple[int, ...], dead: tuple[int, ...]) -> str:
+def _reason(number: int, gone: list[int], dead: tuple[int, ...]) -> str:
     if number not in gone:
         return "a tensor holds it, and was not written to"
     if number not in dead:

@@ -142,7 +142,7 @@ class Launch:
         numbers = tuple(number for number, _ in self.live)
         # Note [Donation]: leaf_values are weak, so a leaf that is dead here is held by nobody but this launch.
         unheld = donation.unheld(self.leaf_values)
-        dead = tuple(i for i in unheld if self._sole_owner(i))
+        dead = tuple([i for i in unheld if self._sole_owner(i)])
         key = (numbers, dead, self._counts(), undo.key(self.replaced), bool(self.prior), compile_flags())
         program = program_cache.find(self.node, key)
         if program is None:

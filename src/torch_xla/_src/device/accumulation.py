@@ -13,16 +13,18 @@ import functools
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
 
-from torch_xla._src.runtime import frames
 from torch_xla._src.step import block
 
-_passed: set[int] = set()  # places, by hash of the user's stack, that made a backward pass since the last step
-_accumulating: set[int] = set()  # places that made two
+Place = tuple[CodeType, int]  # the code that called backward, and the instruction in it
+_passed: set[Place] = set()  # places that made a backward pass since the last step
+_accumulating: set[Place] = set()  # places that made two
 _held = False
+_TORCH = {torch._tensor.__file__, torch.autograd.__file__}
 
 
 @contextmanager
@@ -41,12 +43,15 @@ def step_taken() -> None:
     _passed.clear()
 
 
-def _after_backward() -> None:
+def _after_backward(frame: FrameType) -> None:
     module = sys.modules.get("torch_xla._src.graph.recorder")  # backward passes of CPU tensors must not load it
-    nested = torch._C._current_graph_task_id() != -1
-    if module is None or not module.RECORDER.pending or nested or _held or block.active:
+    if module is None or module.RECORDER.node is module.RECORDER.root or _held or block.active:
         return
-    place = frames.user_stack()
+    if torch._C._current_graph_task_id() != -1:  # within another backward pass
+        return
+    while frame.f_code.co_filename in _TORCH and frame.f_back is not None:
+        frame = frame.f_back
+    place = frame.f_code, frame.f_lasti
     if place in _passed:
         _accumulating.add(place)
     _passed.add(place)
@@ -58,7 +63,7 @@ def _cutting(original: Any) -> Any:
     @functools.wraps(original)
     def backward(*args: Any, **kwargs: Any) -> None:
         original(*args, **kwargs)
-        _after_backward()
+        _after_backward(sys._getframe(1))
 
     return backward
 
