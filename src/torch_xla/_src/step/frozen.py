@@ -79,7 +79,7 @@ class _Relaunch(Launch):
     def _program(self) -> Program:
         metrics.count("CachedCompile")
         program = self.frozen.program
-        donation.remember(self, tuple(program.donated), tuple(program.donated), program)
+        donation.remember(self, [*program.donated], tuple(program.donated), program)
         return program
 
 
