@@ -89,6 +89,7 @@ def code_blocks() -> Iterator[Any]:
         "docs/dev/README.md",
         "docs/checkpointing.md",
         "docs/mixed_precision.md",
+        "docs/varying-lengths.md",
     ):
         text = (FOLDER.parent / document).read_text()
         for number, code in enumerate(re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)):

@@ -36,6 +36,10 @@ from torch_xla._src.api import (  # noqa: E402  (after _autoload, or after the c
     step,
     sync,
 )
+from torch_xla._src.graph.lengths import (  # noqa: E402  (after _autoload, or after the check)
+    VaryingLengthError,
+    mark_dynamic,
+)
 from torch_xla.core import xla_env_vars as xenv  # noqa: E402  (after _autoload, or after the check)
 from torch_xla.core import xla_model as xm  # noqa: E402  (after _autoload, or after the check)
 from torch_xla.debug import metrics as _metrics  # noqa: E402, F401  (an attribute after `import torch_xla`)
@@ -59,6 +63,7 @@ def __getattr__(name: str) -> object:
 
 
 __all__ = [
+    "VaryingLengthError",
     "__version__",
     "compile",
     "debug",
@@ -68,6 +73,7 @@ __all__ = [
     "launch",
     "logger",
     "manual_seed",
+    "mark_dynamic",
     "real_devices",
     "runtime",
     "step",

@@ -6,19 +6,22 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from torch_xla._src import eager
-from torch_xla._src.compile import analysis, donation, poison, program_cache, undo
+from torch_xla._src.compile import analysis, donation, poison, program_cache, shape_report, undo
 from torch_xla._src.compile.poison import CheckedRow
 from torch_xla._src.compile.program import Program, donatable
 from torch_xla._src.compile.recovery import Recovered, explain, num_bytes, recover, refuse_if_too_large
-from torch_xla._src.graph import usage
+from torch_xla._src.graph import lengths, usage
 from torch_xla._src.graph.value import Row, Value, ValueRef
 from torch_xla._src.runtime import executions, metrics, precision
 from torch_xla._src.runtime.interrupts import Uninterrupted
+
+if TYPE_CHECKING:
+    from torch_xla._src.compile.padded_program import Prepared
 
 _LARGE = 1 << 16  # bytes; a smaller view takes less memory than the time to record it again is worth
 _ONE_BY_ONE = 8  # so many outputs are left out singly when memory does not suffice, then half of the rest at a time
@@ -51,11 +54,18 @@ class Launch:
             else:
                 self.live.append((number, value))
         self.values, self.leaf_values = values, leaf_values
+        self.buffers = leaf_buffers  # what the program takes: the same, unless padding has to be taken off
+        self.prepared: Prepared | None = None
         self.done = False  # whether the recording has been dealt with, and must not be launched again
 
     def inputs(self, floats: list[float], ints: list[int], keys: list[tuple[int, int]]) -> None:
         """The numbers and PRNG keys of this run."""
         self.floats, self.ints, self.keys = floats, ints, keys
+        self.slots = floats, ints
+
+    def supply(self, floats: list[float], ints: list[int]) -> None:
+        """Other numbers, for a program that does not take the slots of the recording as they are."""
+        self.floats, self.ints = floats, ints
 
     def run(self) -> None:
         """Compiles if this recording is new, and launches.
@@ -70,7 +80,7 @@ class Launch:
         analysis.launching(self)
         try:
             try:
-                program = self._program()
+                program = self._choose()
                 analysis.executing(self)
             except Exception as error:  # nothing has run yet, so no leaf is lost
                 self._take(recover(self, error))
@@ -83,6 +93,21 @@ class Launch:
             raise
         self._finish()
         metrics.count("ExecuteComputation")
+        if self.prepared is not None and self.prepared.error is not None:
+            raise self.prepared.error
+
+    def _choose(self) -> Program:
+        """The program to run: one over padded buffers if there are such leaves. See Note [Varying lengths]."""
+        if lengths.in_use:
+            from torch_xla._src.compile.padded_program import prepare  # loads all rules
+
+            self.prepared = prepare(self, self._key)
+            if self.prepared is not None:
+                self.buffers = self.prepared.buffers
+                if self.prepared.program is not None:
+                    return self.prepared.program
+                self.supply(*self.slots)
+        return self._program()
 
     def _finish(self) -> None:
         for value in self.views:
@@ -104,17 +129,20 @@ class Launch:
         with Uninterrupted():
             start = time.perf_counter_ns()
             try:
-                outputs = program(self.leaf_buffers, self.floats, self.ints, self.keys, self.prior)
+                outputs = program(self.buffers, self.floats, self.ints, self.keys, self.prior)
             except Exception as error:
                 raise explain(error, self.node.path()) from error
             analysis.launched(start, outputs)
+            if self.prepared is not None:
+                self.prepared.mark(outputs)
             self._hand_over(values, outputs, program.checks, program.undone)
             self._finish()
 
     def _salvage(self, error: Exception) -> None:
         """Computes what fits into memory: the smaller live Values, without donation."""
         by_size = sorted(self.live, key=lambda item: num_bytes(item[1].spec))
-        keep = len(by_size) - 1 if isinstance(error, torch.OutOfMemoryError) else 0
+        padded = self.prepared is not None and self.prepared.program is not None
+        keep = len(by_size) - 1 if isinstance(error, torch.OutOfMemoryError) and not padded else 0
         while keep and not any(b.is_deleted() for b in self.leaf_buffers):
             chosen = by_size[:keep]
             try:
@@ -128,30 +156,37 @@ class Launch:
             if value.buffer is None and value.error is None:
                 value.error = poison.fresh(error)
 
-    def _counts(self) -> tuple[int, int, int]:
+    def counts(self) -> tuple[int, int, int]:
+        """How many floats, integers and keys the program takes."""
         return len(self.floats), len(self.ints), len(self.keys)
 
     def _build(self, numbers: tuple[int, ...], donated: frozenset[int]) -> Program:
         rows, watched = self.node.path(), bool(self.prior)
         start = time.perf_counter_ns()
-        program = Program(rows, self.leaf_buffers, numbers, donated, self._counts(), self.replaced, watched)
+        program = Program(rows, self.buffers, numbers, donated, self.counts(), self.replaced, watched)
         analysis.compiled(self, program, time.perf_counter_ns() - start)
         return program
 
-    def _program(self) -> Program:
+    def _key(self, kept: Sequence[int] = ()) -> tuple[tuple[int, ...], Any]:
+        """The leaves whose buffers may be reused, never those in `kept`; and what the program depends on beside rows."""
         numbers = tuple(number for number, _ in self.live)
         # Note [Donation]: leaf_values are weak, so a leaf that is dead here is held by nobody but this launch.
-        unheld = donation.unheld(self.leaf_values)
-        dead = tuple([i for i in unheld if self._sole_owner(i)])
-        key = (numbers, dead, self._counts(), undo.key(self.replaced), bool(self.prior), compile_flags())
+        self.unheld = donation.unheld(self.leaf_values)
+        dead = tuple([i for i in self.unheld if i not in kept and self._sole_owner(i)])
+        return dead, (numbers, dead, self.counts(), undo.key(self.replaced), bool(self.prior), compile_flags())
+
+    def _program(self) -> Program:
+        copied = [i for i, b in enumerate(self.buffers) if b is not self.leaf_buffers[i]] if self.prepared else ()
+        dead, key = self._key(copied)
         program = program_cache.find(self.node, key)
         if program is None:
-            donated = donatable([value.spec for _, value in self.live], dead, self.leaf_buffers)
-            program = self._build(numbers, donated)
+            donated = donatable([value.spec for _, value in self.live], dead, self.buffers)
+            program = self._build(key[0], donated)
             program_cache.add(self.node, key, program)
+            shape_report.note(self.node)
         elif not eager.enabled:
             metrics.count("CachedCompile")
-        donation.remember(self, unheld, dead, program)
+        donation.remember(self, self.unheld, dead, program)
         return program
 
     def _sole_owner(self, leaf: int) -> bool:

@@ -72,7 +72,7 @@ class Inputs:
 
     def enter(self, region: Region, begin: Row) -> None:
         """From here on, what a recomputation reads from outside comes through a barrier. See Note [Recomputation]."""
-        after = self.resolve(begin.args[0])
+        after = Inputs.resolve(self, begin.args[0])
         held = barrier([self._held(number) for number in region.reads], after)
         numbers = dict(zip(region.reads, held, strict=True))
         self.again.append({**(self.again[-1] if self.again else {}), **numbers})
@@ -147,7 +147,8 @@ class Program:
     counts: how many floats, integers and PRNG keys it takes.
     checks: if there are any, two more outputs say which of them failed, and whether one has, here or in an earlier
         launch. watched: whether it takes that of earlier launches. undone: for live outputs, where they find what
-        they are if a check failed, as `undo.settle` says. bytes_needed: memory that a run takes.
+        they are if a check failed, as `undo.settle` says. bytes_needed: memory that a run takes. unused: leaves that it
+        does not take.
     """
 
     def __init__(
@@ -159,12 +160,13 @@ class Program:
         counts: tuple[int, int, int],
         replaced: undo.Replaced,
         watched: bool,
+        unused: frozenset[int] = frozenset(),
     ) -> None:
         self.rows, self.live, self.donated, self.watched, self.counts = rows, live, donated, watched, counts
         self.checks: list[CheckedRow] = []
         self.undone: dict[int, undo.Place] = {}
         self._replaced = undo.key(replaced)
-        self.kept = [i for i in range(len(leaf_buffers)) if i not in donated]
+        self.kept = [i for i in range(len(leaf_buffers)) if i not in donated and i not in unused]
         self.given, self.order = reuse.order(rows, live, donated)
         self.places = sorted(range(len(live)), key=self.order.__getitem__)  # of live outputs, in what comes back
         self.executable = self._compile(leaf_buffers, counts)

@@ -86,7 +86,7 @@ def recover(launch: Launch, error: Exception) -> Recovered:
         raise explain(error, rows) from error
     numbers = [number for number, _ in launch.live]
     with jax.enable_x64(True):
-        inputs = Inputs(launch.leaf_buffers, launch.floats, launch.ints, _keys(launch.keys), *launch.prior)
+        inputs = Inputs(launch.buffers, launch.floats, launch.ints, _keys(launch.keys), *launch.prior)
         errors: dict[int, Exception] = {}
         wanted = [*numbers, *undo.earlier(numbers, launch.replaced)]
         for row, use in zip(rows, uses(rows, wanted), strict=True):

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torch_xla._src.compile import poison
+from torch_xla._src.graph import lengths
 from torch_xla._src.graph.tensor import XlaTensor
 from torch_xla._src.runtime import client, frames
 
@@ -448,7 +449,7 @@ def _failed(value: Any, refused: Any) -> bool:
 def _elements_of(buffer: Any) -> Any:
     import numpy as np
 
-    return np.asarray(buffer)  # on the CPU client no copy
+    return np.asarray(lengths.exact(buffer))  # on the CPU client no copy
 
 
 # ---- when a program is built -----------------------------------------------------------------------------------------
@@ -462,9 +463,14 @@ def in_programs() -> bool:
 
 def failures(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[tuple[Check, Any]]:
     """The checks of a call on jax arrays, each with whether it fails (a 0-d array). Numbers were checked at the call."""
+    return [(c, wrong.any()) for c, wrong in failing(op, args, kwargs)]
+
+
+def failing(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[tuple[Check, Any]]:
+    """The same with what fails, element by element, as the check sees them."""
     if checks_of(op) is None or not in_programs():
         return []
-    return [(c, c.refused(c.values).any()) for c in _checks(op, args, kwargs) if not _is_number(c.values)]
+    return [(c, c.refused(c.values)) for c in _checks(op, args, kwargs) if not _is_number(c.values)]
 
 
 def _is_number(x: Any) -> bool:

@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 
-from torch_xla._src.graph import checks, contents
+from torch_xla._src.graph import checks, contents, lengths
 from torch_xla._src.graph import tensor as tensors
 from torch_xla._src.graph.opinfo import host_leaf, op_info
 from torch_xla._src.graph.recorder import RECORDER
-from torch_xla._src.graph.tensor import DEVICE, XlaTensor, inner_of_value
+from torch_xla._src.graph.tensor import DEVICE, XlaTensor, inner_of_value, value_of
 from torch_xla._src.graph.value import Spec, Value
 from torch_xla._src.runtime import metrics, rng, transfer
 
@@ -82,9 +83,44 @@ def _choose(op: Any) -> Handler:
 
     if op._schema.is_mutable:
         return _mutate
+    if _is_composite(op):
+        return _record_composite
     if op_info(op).random:
         return _record_random
     return fallback.run if how(op) == "fallback" else _record
+
+
+def _is_composite(op: Any) -> bool:
+    """Whether PyTorch composes an op of others, and no rule for padded tensors knows the whole."""
+    from torch_xla._src.ops.lower import load_families
+    from torch_xla._src.ops.padded import rule_of
+
+    load_families()
+    composite = op.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+    return bool(composite) and rule_of(op) is None
+
+
+def _record_composite(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Records a composite op as one row, or as its parts if sizes may vary: Note [Varying lengths] is about those.
+
+    Autograd takes composite ops apart before they come here, so this is about inference_mode.
+    """
+    if not lengths.in_use:
+        return (_record_random if op_info(op).random else _record)(op, args, kwargs)
+    include = torch._C.DispatchKeySet(torch._C.DispatchKey.BackendSelect)
+    autocast = torch._C.DispatchKeySet(torch._C._dispatch_key_parse("AutocastXLA"))  # it has done its part
+    # Views of tensors that inference_mode did not make have to be made outside of it.
+    with torch.inference_mode(False), torch.no_grad(), torch._C._ForceDispatchKeyGuard(include, autocast):
+        args, kwargs = pytree.tree_map(_functional, (list(args), kwargs))
+        return pytree.tree_map(_inner, op.decompose(*args, **kwargs))
+
+
+def _functional(x: Any) -> Any:
+    return torch._to_functional_tensor(x) if type(x) is XlaTensor else x
+
+
+def _inner(x: Any) -> Any:
+    return inner_of_value(value_of(x)) if isinstance(x, torch.Tensor) else x
 
 
 # ---- aliases: values never change, so an alias shares the Value -----------------------------------------------------

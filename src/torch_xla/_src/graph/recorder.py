@@ -45,7 +45,7 @@ import torch
 
 from torch_xla._src import eager
 from torch_xla._src.compile import poison
-from torch_xla._src.graph import contents, usage
+from torch_xla._src.graph import contents, lengths, usage
 from torch_xla._src.graph.opinfo import OnlyOnCpu, OpInfo, op_info
 from torch_xla._src.graph.tensor import XlaTensor, inner_of_value
 from torch_xla._src.graph.value import FLOAT_SLOT, INT_SLOT, UNSET, Ref, Row, Slot, Spec, Value, ValueRef
@@ -428,7 +428,7 @@ class Recorder:
         return id(self.node)
 
     def buffer(self, value: Value) -> Any:
-        """The device buffer of a Value, cutting the recording if it is pending."""
+        """The device buffer of a Value, cutting the recording if it is pending. A padded one comes as a numpy array."""
         with self.lock:
             pending = value.generation == self.generation
             if value.buffer is None and not pending and (value.generation == UNSET or value.origin is not None):
@@ -439,7 +439,7 @@ class Recorder:
                 poison.settle(value.buffer)
             if value.buffer is None:
                 raise _why_lost(value)
-            return value.buffer
+            return lengths.exact(value.buffer)
 
 
 def _why_lost(value: Value) -> BaseException:

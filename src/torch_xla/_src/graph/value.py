@@ -107,12 +107,12 @@ class Row:
     checked: whether this row or one before it has checks in the program: Note [Checks of contents].
     line: "file:line (function)" of the user's code that called the op when the row was made.
     children: rows that have followed, the one last taken first. programs: compiled programs of the recording that ends
-        with this row, by what else they depend on.
+        with this row, by what else they depend on. padding: how it runs on padded leaves, by how they are padded.
     """
 
     __slots__ = (
         "args", "base", "checked", "children", "depth", "kwargs", "leaf_base", "leaves", "line", "names", "op", "outs",
-        "parent", "programs", "random", "rebuild", "view",
+        "padding", "parent", "programs", "random", "rebuild", "view",
     )  # fmt: skip
 
     def __init__(self, op: Any, parent: Row | None) -> None:
@@ -128,6 +128,7 @@ class Row:
         self.line = ""
         self.children: list[Row] = []
         self.programs: dict[Any, Any] = {}
+        self.padding: dict[Any, Any] | None = None
         self.depth: int = 0 if parent is None else parent.depth + 1
         self.base: int = 0 if parent is None else parent.base + len(parent.outs)
         self.leaf_base: int = 0 if parent is None else parent.leaf_base + len(parent.leaves)

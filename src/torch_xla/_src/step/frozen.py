@@ -37,6 +37,7 @@ from torch_xla._src.compile.launch import Launch
 from torch_xla._src.compile.program import Program, donatable
 from torch_xla._src.device import writes
 from torch_xla._src.device.aliasing import use_count_alone
+from torch_xla._src.graph import lengths
 from torch_xla._src.graph.recorder import RECORDER
 from torch_xla._src.graph.tensor import XlaTensor, inner_of, inner_of_value, value_of
 from torch_xla._src.graph.value import Value
@@ -63,11 +64,11 @@ class _Relaunch(Launch):
 
     def __init__(self, frozen: Frozen, leaf_buffers: list[Any], replaced: Any) -> None:
         self.node, self.leaf_buffers, self.live, self.views = frozen.seen.node, leaf_buffers, [], []
+        self.buffers, self.prepared = leaf_buffers, None
         self.prior = poison.prior()
         self.replaced = replaced
         self.values: Any = {}
-        nothing: Any = _nothing
-        self.leaf_values = [nothing] * len(leaf_buffers)
+        self.leaf_values: Any = [_nothing] * len(leaf_buffers)
         self.frozen = frozen
         self.done = False
 
@@ -76,7 +77,7 @@ class _Relaunch(Launch):
         if poison.concerns(self.frozen.program.checks):
             self.values = {number: weakref.ref(value) for number, value in self.live}
 
-    def _program(self) -> Program:
+    def _choose(self) -> Program:
         metrics.count("CachedCompile")
         program = self.frozen.program
         donation.remember(self, [*program.donated], tuple(program.donated), program)
@@ -174,6 +175,8 @@ class Frozen:
         watched = bool(poison.prior())
         counts = len(self.numbers), len(seen.ints), len(seen.keys)
         for program in seen.node.programs.values():
+            if type(program) is not Program:  # one over padded buffers
+                continue
             same = list(program.live) == self.live and program.counts == counts and program.watched == watched
             if same and program.donated <= set(allowed):
                 return program
@@ -220,6 +223,8 @@ class Frozen:
                 if any(value.error is not None for value in values):
                     return MISS
                 buffers = list(map(RECORDER.buffer, values))
+            if lengths.in_use and any(map(lengths.layout_of, buffers)):  # Note [Varying lengths]
+                return MISS
             if self.sole_values:
                 sole_value, sole_buffer, _ = _sole_counts()
                 held, of_buffers = list(map(sys.getrefcount, values)), list(map(sys.getrefcount, buffers))
