@@ -36,7 +36,8 @@ class Process:
             "PJRT_DEVICE": "CPU",
             "XLA_PERSISTENT_CACHE_PATH": str(cache / "xla"),
             "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
-            "PYTHONPATH": str(_ROOT),
+            # That of PyTorch/XLA 2.9 must not find this package in place of its own.
+            "PYTHONPATH": str(_ROOT) if contender == OLD else f"{_ROOT / 'src'}{os.pathsep}{_ROOT}",
         }
         command = [python, "-m", "benchmarks.worker", contender, model, optimizer]
         with open(cache / "log", "a") as log:
