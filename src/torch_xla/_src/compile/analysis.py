@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch_xla._src import eager, environment
 from torch_xla._src.compile import causes, compile_log
 from torch_xla._src.graph.printing import Graph, shows_places
-from torch_xla._src.runtime import executions, frames, metrics
+from torch_xla._src.runtime import frames, metrics
 
 if TYPE_CHECKING:
     from torch_xla._src.compile.launch import Launch
@@ -57,17 +56,6 @@ def executing(launch: Launch) -> None:
         _analyse("Unexpected Execution Analysis", "Execution Cause", launch)
     if level() >= 2 and not eager.enabled:
         _analyse("Execution Analysis", "Execution Cause", launch)
-
-
-def launched(start: int, outputs: list[Any]) -> None:
-    """Takes note of a program launched at `start` (perf_counter_ns), which will give `outputs`.
-
-    In eager mode the time of the call is sampled: waiting for each op on another thread would slow ops down by a third.
-    """
-    if eager.enabled:
-        metrics.sample("EagerOpExecuteTime", time.perf_counter_ns() - start)
-    else:
-        executions.started(start, outputs)
 
 
 def compiled(launch: Launch, program: Program, nanoseconds: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import weakref
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torch_xla._src import eager
-from torch_xla._src.compile import analysis, donation, poison, program_cache, shape_report, undo
+from torch_xla._src.compile import analysis, causes, donation, poison, program_cache, shape_report, undo
 from torch_xla._src.compile.poison import CheckedRow
 from torch_xla._src.compile.program import Program, donatable
 from torch_xla._src.compile.recovery import Recovered, explain, num_bytes, recover, refuse_if_too_large
@@ -81,7 +82,8 @@ class Launch:
         try:
             try:
                 program = self._choose()
-                analysis.executing(self)
+                if causes.nothing_may_run or "PT_XLA_DEBUG" in os.environ or "PT_XLA_DEBUG_LEVEL" in os.environ:
+                    analysis.executing(self)
             except Exception as error:  # nothing has run yet, so no leaf is lost
                 self._take(recover(self, error))
             else:
@@ -132,7 +134,10 @@ class Launch:
                 outputs = program(self.buffers, self.floats, self.ints, self.keys, self.prior)
             except Exception as error:
                 raise explain(error, self.node.path()) from error
-            analysis.launched(start, outputs)
+            if eager.enabled:  # waiting for each op on another thread would slow ops down by a third
+                metrics.sample("EagerOpExecuteTime", time.perf_counter_ns() - start)
+            else:
+                executions.started(start, outputs)
             if self.prepared is not None:
                 self.prepared.mark(outputs)
             self._hand_over(values, outputs, program.checks, program.undone)

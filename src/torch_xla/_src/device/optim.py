@@ -134,8 +134,13 @@ def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
         recorder.in_optimizer = False
         accumulation.step_taken()
         if not (block.active or _held):
-            with causes.because(causes.OPTIMIZER):
+            before = causes.current
+            if before is causes.READ:
+                causes.current = causes.OPTIMIZER  # as causes.because, without its calls
+            try:
                 recorder.cut()
+            finally:
+                causes.current = before
 
 
 def _forgetting_failures(original: Any) -> Any:

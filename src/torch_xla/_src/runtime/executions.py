@@ -38,7 +38,7 @@ def started(start: int, outputs: list[Any]) -> None:
     global _thread
     if not outputs:
         return
-    watched = min(outputs, key=_num_elements) if len(outputs) <= 8 else outputs[0]
+    watched = min(outputs, key=_num_elements) if len(outputs) <= 4 else outputs[0]
     execution = _Execution(start, watched.addressable_data(0))
     _running.append(execution)
     if _thread is None:
