@@ -112,15 +112,16 @@ def _record_composite(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> A
     # Views of tensors that inference_mode did not make have to be made outside of it.
     with torch.inference_mode(False), torch.no_grad(), torch._C._ForceDispatchKeyGuard(include, autocast):
         args, kwargs = pytree.tree_map(_functional, (list(args), kwargs))
-        return pytree.tree_map(_inner, op.decompose(*args, **kwargs))
+        outs = pytree.tree_map(_value, op.decompose(*args, **kwargs))
+    return pytree.tree_map(lambda x: inner_of_value(x) if type(x) is Value else x, outs)
 
 
 def _functional(x: Any) -> Any:
     return torch._to_functional_tensor(x) if type(x) is XlaTensor else x
 
 
-def _inner(x: Any) -> Any:
-    return inner_of_value(value_of(x)) if isinstance(x, torch.Tensor) else x
+def _value(x: Any) -> Any:
+    return value_of(x) if isinstance(x, torch.Tensor) else x
 
 
 # ---- aliases: values never change, so an alias shares the Value -----------------------------------------------------
