@@ -5,7 +5,8 @@
 Each contender runs in a process of its own; they take turns, a few steps at a time, so that what else the machine does
 hits all of them. Medians with quartiles, in milliseconds: *host* until Python has returned from the step, *step* until
 its results are ready. *First step* is that of a process with an empty disk cache, *second process* that of another one
-after it. PyTorch/XLA 2.9 takes part if BENCH_TORCH_XLA29_PYTHON names an interpreter that has it.
+after it. *frozen* is this package with the step given to `torch_xla.compile(full_graph=True)`. PyTorch/XLA 2.9 takes part if
+BENCH_TORCH_XLA29_PYTHON names an interpreter that has it.
 Writes results.json, results.md and results.png.
 """
 
@@ -73,7 +74,14 @@ class Process:
 
 def contenders() -> list[str]:
     """Those that can run here."""
-    return ["torch_xla", "jax", "eager", "inductor", *([OLD] if os.environ.get("BENCH_TORCH_XLA29_PYTHON") else [])]
+    return [
+        "torch_xla",
+        "frozen",
+        "jax",
+        "eager",
+        "inductor",
+        *([OLD] if os.environ.get("BENCH_TORCH_XLA29_PYTHON") else []),
+    ]
 
 
 def compare(names: list[str], model: str, optimizer: str, repeats: int) -> dict[str, Any]:
@@ -90,7 +98,7 @@ def compare(names: list[str], model: str, optimizer: str, repeats: int) -> dict[
                 first.close()
                 running[name] = second = Process(name, model, optimizer, cache)
                 results[name]["second process"] = second.ask("step 1")["step"][0]
-                second.ask("step 4")
+                second.ask("step 6")  # steps are frozen after the third
             except RuntimeError as error:
                 running.pop(name, None)
                 log = (cache / "log").read_text().strip().splitlines()

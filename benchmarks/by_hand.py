@@ -200,8 +200,12 @@ class Trainer:
         self.function = jax.jit(train if case.trains else run, donate_argnums=(0, 1, 2))
         self.loss: Any = None
 
+    def arguments(self) -> tuple[Any, ...]:
+        """What the next step is called with."""
+        return *self.carry, self.batch
+
     def step(self) -> None:
-        *carry, self.loss = self.function(*self.carry, self.batch)
+        *carry, self.loss = self.function(*self.arguments())
         self.carry = tuple(carry)
 
     def wait(self) -> None:

@@ -40,16 +40,19 @@ class Eager:
         self.model = self.model.to(self.device)
         self.batch = tuple(t.to(self.device) for t in self.batch)
 
-    def step(self) -> None:
+    def train(self) -> Any:
+        """One step, of which the loss is returned."""
         if not self.case.trains:
             with torch.no_grad():
-                self.loss = self.forward(self.model, self.batch)
-            return
+                return self.forward(self.model, self.batch)
         self.optimizer.zero_grad()
         loss = self.forward(self.model, self.batch)
         loss.backward()
         self.optimizer.step()
-        self.loss = loss.detach()
+        return loss.detach()
+
+    def step(self) -> None:
+        self.loss = self.train()
 
     def wait(self) -> None:
         pass
@@ -90,6 +93,19 @@ class Xla(Eager):
         return int(met.counter_value("UncachedCompile") or 0)
 
 
+class Frozen(Xla):
+    """This package, the step given to `torch_xla.compile(full_graph=True)`."""
+
+    def __init__(self, name: str, optimizer: str) -> None:
+        import torch_xla
+
+        super().__init__(name, optimizer)
+        self.compiled = torch_xla.compile(self.train, full_graph=True)
+
+    def step(self) -> None:
+        self.loss = self.compiled()
+
+
 class XlaOfOld(Xla):
     """PyTorch/XLA 2.9 in C++."""
 
@@ -122,7 +138,7 @@ class Jax:
         return int(self.trainer.function._cache_size())
 
 
-CONTENDERS = {"torch_xla": Xla, "jax": Jax, "eager": Eager, "inductor": Inductor, "xla-2.9": XlaOfOld}
+CONTENDERS = {"torch_xla": Xla, "frozen": Frozen, "jax": Jax, "eager": Eager, "inductor": Inductor, "xla-2.9": XlaOfOld}
 
 
 def _versions() -> dict[str, str]:
