@@ -40,6 +40,7 @@ class Process:
             # That of PyTorch/XLA 2.9 must not find this package in place of its own.
             "PYTHONPATH": str(_ROOT) if contender == OLD else f"{_ROOT / 'src'}{os.pathsep}{_ROOT}",
         }
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # installed packages come with their bytecode
         command = [python, "-m", "benchmarks.worker", contender, model, optimizer]
         with open(cache / "log", "a") as log:
             self.process = subprocess.Popen(

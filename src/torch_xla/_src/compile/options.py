@@ -16,10 +16,7 @@ outputs]).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
-
-import jax
 
 from torch_xla._src.graph.value import Row
 from torch_xla._src.runtime import client
@@ -27,6 +24,7 @@ from torch_xla._src.runtime import client
 _LIBRARY = "xla_cpu_experimental_ynn_fusion_type"
 _DOTS_ONLY = "LIBRARY_FUSION_TYPE_DOT"
 _LIVE_RANGES = "xla_cpu_copy_insertion_use_region_analysis"
+_unknown: set[str] = set()  # options that this release of JAX has refused
 _WITHOUT_LIBRARY = ("batch_norm", "adaptive_max_pool")  # a part of the names of ops
 
 
@@ -35,20 +33,20 @@ def of(rows: Sequence[Row]) -> dict[str, Any]:
     if client.device_type() != "CPU":
         return {}
     # bfloat16 results are rounded after every op, as PyTorch's CPU kernels do, not kept in float32 between ops.
-    options: dict[str, Any] = {"xla_allow_excess_precision": False}
-    if _knows(_LIVE_RANGES, True):
-        options[_LIVE_RANGES] = True
-    if _knows(_LIBRARY, _DOTS_ONLY) and any(name in row.op._schema.name for row in rows for name in _WITHOUT_LIBRARY):
+    options: dict[str, Any] = {"xla_allow_excess_precision": False, _LIVE_RANGES: True}
+    if any(name in row.op._schema.name for row in rows for name in _WITHOUT_LIBRARY):
         options[_LIBRARY] = _DOTS_ONLY
-    return options
+    return {name: value for name, value in options.items() if name not in _unknown}
 
 
-@cache
-def _knows(option: str, value: Any) -> bool:
-    """Whether this release of JAX knows an option."""
-    try:
-        with jax.default_device(client.default_device()):
-            jax.jit(lambda x: x).lower(1.0).compile(compiler_options={option: value})
-    except Exception:  # of whatever class the release raises
-        return False
-    return True
+def compiled(lowered: Any, rows: Sequence[Row]) -> Any:
+    """What JAX has lowered, compiled with the options for these rows that this release of JAX knows."""
+    while True:
+        options = of(rows)
+        try:
+            return lowered.compile(compiler_options=options)
+        except Exception as error:  # of whatever class the release raises
+            unknown = {name for name in options if f"'{name}'" in str(error)}
+            if not unknown:
+                raise
+            _unknown.update(unknown)

@@ -215,7 +215,7 @@ class Program:
                 jax.ShapeDtypeStruct((num_keys, 2), np.uint32),
                 [jax.ShapeDtypeStruct((), np.bool_)] * self.watched,
             )
-            return lowered.compile(compiler_options=options.of(self.rows))
+            return options.compiled(lowered, self.rows)
 
     def __call__(
         self, leaf_buffers: Sequence[Any], floats: list[float], ints: list[int], keys: list[Any], prior: list[Any]

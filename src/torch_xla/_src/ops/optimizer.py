@@ -6,6 +6,7 @@ count has already been advanced. Updates are computed in the compute dtype of th
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -69,7 +70,8 @@ def _adam(decoupled: bool, name: str) -> None:
         options |= {"maximize": maximize, "grad_scale": grad_scale, "found_inf": found_inf}
         peaks = max_exp_avg_sqs if amsgrad else [None] * len(self)
         rows = zip(self, grads, exp_avgs, exp_avg_sqs, peaks, state_steps, strict=True)
-        updated = [_adam_one(*row, decoupled=decoupled, **options) for row in rows]
+        one = jax.jit(partial(_adam_one, decoupled=decoupled, **options))  # traced once for all parameters of a shape
+        updated = [one(*row) for row in rows]
         columns = [list(column) for column in zip(*updated, strict=True)] or [[], [], [], [], []]
         columns[4] = columns[4] if amsgrad else list(max_exp_avg_sqs)
         return tuple(columns)
