@@ -88,6 +88,7 @@ def code_blocks() -> Iterator[Any]:
         "docs/pytorch_xla.md",
         "docs/dev/README.md",
         "docs/checkpointing.md",
+        "docs/frozen-steps.md",
         "docs/mixed_precision.md",
         "docs/varying-lengths.md",
     ):
