@@ -329,3 +329,20 @@ def test_ctrl_c_in_the_middle_of_a_launch_keeps_the_parameters(monkeypatch):
             torch_xla.sync()
     assert weight.sum().item() == 192
     assert signal.signal(signal.SIGINT, handler) is signal.default_int_handler  # as before the launch
+
+
+def test_programs_go_when_memory_maps_run_short(monkeypatch):
+    """XLA on CPU crashes a process that has none left: Note [Memory maps]."""
+    from torch_xla._src.compile import program_cache
+
+    monkeypatch.setattr(program_cache, "_EVERY", 1)
+    monkeypatch.setattr(program_cache, "_maps_in_use", 0)
+    monkeypatch.setattr(program_cache, "_max_maps", lambda: 1000)
+    in_use = [400, 600, 601, 700]
+    monkeypatch.setattr(program_cache, "_num_maps", lambda: in_use.pop(0))
+    sizes = []
+    for size in range(21, 25):
+        (torch.ones(size, device="xla") * 2).cpu()
+        sizes.append(program_cache.size())
+    fewer = (sizes[0] + 1) * 3 // 4
+    assert sizes[1:] == [fewer, fewer + 1, (fewer + 2) * 3 // 4]

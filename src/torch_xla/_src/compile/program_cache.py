@@ -2,18 +2,28 @@
 
 Programs hang on the rows of the tree of recordings. Dropping one also drops the rows that lead to no other, so a process
 that keeps meeting new shapes holds a bounded number of rows and programs.
+
+Note [Memory maps]
+On CPU the code of a program takes some ten memory maps, and Linux gives a process 65,530 in all: XLA crashes when there are
+none left. So the oldest programs go, whatever the number, once half of the maps are in use. XLA keeps the maps of a program
+that has gone for others to come, so the next ones go when the number has risen again.
 """
 
 from __future__ import annotations
 
 import os
 from collections import OrderedDict
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from torch_xla._src.compile.program import Program
 from torch_xla._src.graph.value import Row
 
+_EVERY = 32  # programs: how often maps are counted, which takes milliseconds
 _used: OrderedDict[tuple[int, Any], Row] = OrderedDict()  # least recently used first
+_added = 0
+_maps_in_use = 0  # when programs were last dropped for them
 
 
 def capacity() -> int:
@@ -31,9 +41,14 @@ def find(row: Row, key: Any) -> Program | None:
 
 def add(row: Row, key: Any, program: Program) -> None:
     """Keeps a new program, dropping the one that has not run for longest if there are too many."""
+    global _added, _maps_in_use
     row.programs[key] = program
     _used[(id(row), key)] = row
-    while len(_used) > capacity():
+    _added += 1
+    kept = capacity()
+    if _added % _EVERY == 0 and (maps := _num_maps()) > max(_max_maps() // 2, _maps_in_use + _max_maps() // 50):
+        kept, _maps_in_use = min(kept, len(_used) * 3 // 4), maps
+    while len(_used) > kept:
         (_, old_key), old_row = _used.popitem(last=False)
         old_row.programs.pop(old_key, None)
         _prune(old_row, keep=row)
@@ -42,6 +57,18 @@ def add(row: Row, key: Any, program: Program) -> None:
 def size() -> int:
     """The number of programs kept."""
     return len(_used)
+
+
+@cache
+def _max_maps() -> int:
+    """Memory maps that a process may have; 0 where there is no such limit."""
+    limit = Path("/proc/sys/vm/max_map_count")
+    return int(limit.read_text()) if limit.exists() else 0
+
+
+def _num_maps() -> int:
+    """Memory maps that this process has; 0 if nobody counts."""
+    return Path("/proc/self/maps").read_bytes().count(b"\n") if _max_maps() else 0
 
 
 def _prune(row: Row, keep: Row) -> None:
