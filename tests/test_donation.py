@@ -30,9 +30,10 @@ def donated_in_last_program():
 
 
 def _all_rows(row):
-    yield row
-    for child in row.children:
-        yield from _all_rows(child)
+    rows = [row]  # a tree may be deeper than Python's stack
+    while rows:
+        yield (row := rows.pop())
+        rows += row.children
 
 
 def test_an_updated_parameter_has_no_second_copy():
