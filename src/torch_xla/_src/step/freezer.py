@@ -38,7 +38,7 @@ class Freezer:
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.num_calls += 1
         if modes.intercepted():
-            self.reason = "a dispatch mode, a function mode or a transform of torch.func is active"
+            self.reason = "a dispatch mode, a function mode, a transform of torch.func or forward-mode AD is active"
             return self._plain(args, kwargs)
         flat = flatten(args, kwargs)
         result = self._frozen(flat)

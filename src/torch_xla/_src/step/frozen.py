@@ -129,6 +129,8 @@ class Frozen:
         self.groups = learning_rate.groups_of(seen.reach.optimizers)
         self.xla_args = [i for i, t in enumerate(flat.tensors) if t.device.type == "xla"]
         self.owners = [g.place for g in seen.gradients]
+        num_reached = len(seen.reach.tensors)
+        self.leaf_args = [self.xla_args[owner - num_reached] for owner in self.owners if owner >= num_reached]
         self.hooks = [_hooks_of(places[owner]) for owner in self.owners]
         self.had_gradients = [g.before for g in seen.gradients]
         self.made: list[Any] = []  # weak references to gradients that were made here, and are no views
@@ -199,6 +201,8 @@ class Frozen:
         """
         seen = self.seen
         if modes.current() != seen.modes or poison.num_failed != self.failures or not seen.reach.unchanged():
+            return MISS
+        if not all(flat.tensors[i].is_leaf for i in self.leaf_args):
             return MISS
         with RECORDER.lock:
             floats, places = self._floats(), self._places(flat)
@@ -363,18 +367,20 @@ class Frozen:
         )
 
     def _result(self, places: list[torch.Tensor], fresh: list[Value]) -> Any:
-        results = iter(self.seen.results)
-        if self.seen.result_tree.is_leaf() and self.seen.results:
-            return self._tensor(next(results), places, fresh)
-        leaves = [
-            self._tensor(next(results), places, fresh) if constant is None else constant[1]
-            for constant in self.seen.constants
-        ]
+        tensors: list[torch.Tensor] = []
+        for result in self.seen.results:
+            tensors.append(tensors[result.same] if result.same is not None else self._tensor(result, places, fresh))
+        if self.seen.result_tree.is_leaf() and tensors:
+            return tensors[0]
+        remaining = iter(tensors)
+        leaves = [next(remaining) if constant is None else constant[1] for constant in self.seen.constants]
         return pytree.tree_unflatten(leaves, self.seen.result_tree)
 
     def _tensor(self, result: Result, places: list[torch.Tensor], fresh: list[Value]) -> torch.Tensor:
         if result.place is not None:
             return places[result.place]
+        if result.gradient is not None:
+            return places[result.gradient].grad
         assert result.number is not None
         with torch.inference_mode() if result.inference else contextlib.nullcontext():
             tensor = torch._to_functional_tensor(inner_of_value(fresh[self.order[result.number]]))

@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import torch
+import torch.autograd.forward_ad as forward_ad
 import torch.nn.modules.module as modules
 import torch.optim.optimizer as optimizers
 
@@ -19,11 +20,12 @@ _HOOKS = (
 
 
 def intercepted() -> bool:
-    """Whether somebody looks at each op: a dispatch mode, a function mode, or a transform of torch.func."""
+    """Whether somebody looks at each op: a dispatch mode, a function mode, a transform of torch.func, or forward-mode AD."""
     return bool(
         torch._C._len_torch_dispatch_stack()
         or torch._C._len_torch_function_stack()
         or torch._C._functorch.peek_interpreter_stack() is not None
+        or forward_ad._current_level >= 0
     )
 
 
@@ -37,6 +39,8 @@ def current() -> Any:
         torch.is_autocast_cache_enabled(),
         torch.is_autocast_enabled("cpu"),
         torch.get_default_dtype(),
+        torch.is_anomaly_enabled(),
+        torch._C._autograd._top_saved_tensors_default_hooks(True),
         torch.are_deterministic_algorithms_enabled(),
         torch.get_float32_matmul_precision(),
         [tuple(hooks) for hooks in _HOOKS],

@@ -59,12 +59,16 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Result:
-    """A tensor that the step returns: one that it was given or reaches (place), or an output of the recording (number)."""
+    """A tensor that the step returns: one that it was given or reaches (place), the gradient of one (gradient: its place),
+    another result once more (same: its position), or an output of the recording (number).
+    """
 
-    place: int | None
-    number: int | None
-    freed: bool  # requires grad, but its graph has been used up
-    inference: bool
+    place: int | None = None
+    number: int | None = None
+    freed: bool = False  # requires grad, but its graph has been used up
+    inference: bool = False
+    gradient: int | None = None
+    same: int | None = None
 
 
 Source = tuple[str, int]  # of a leaf: ("place" | "gradient" | "upload" | "literal", position)
@@ -130,15 +134,24 @@ def _bits(a: torch.Tensor) -> Any:
 class _HostArguments(TorchFunctionMode):
     """Notices what is done to CPU tensors among the arguments, whose contents no guard compares."""
 
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+    def __init__(self, tensors: Sequence[torch.Tensor], uploads: _Uploads) -> None:
         super().__init__()
         self.ids = {id(t) for t in tensors}
+        self.uploads = uploads
         self.used: str | None = None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func not in _HARMLESS and any(id(a) in self.ids for a in pytree.tree_leaves((args, kwargs))):
+        involved = any(id(a) in self.ids for a in pytree.tree_leaves((args, kwargs)))
+        literals = len(self.uploads.literals)
+        result = func(*args, **(kwargs or {}))
+        if involved and (
+            func not in _HARMLESS
+            or len(self.uploads.literals) != literals  # what is uploaded is another tensor: one of another dtype, say
+            or (func is torch.Tensor.copy_ and id(args[0]) in self.ids)
+            or (isinstance(result, torch.Tensor) and result.device.type != "xla" and id(result) not in self.ids)
+        ):
             self.used = getattr(func, "__name__", str(func))
-        return func(*args, **(kwargs or {}))
+        return result
 
 
 class _Before:
@@ -223,6 +236,11 @@ class Observer:
             raise NotFrozen("an argument needs a gradient of what it was computed from")
         if any(type(t) not in (torch.Tensor, torch.nn.Parameter) for t in flat.tensors):
             raise NotFrozen("an argument is a tensor of a class of its own")
+        if any(t._backward_hooks or t._post_accumulate_grad_hooks for t in flat.tensors):
+            raise NotFrozen("an argument has hooks")
+        held = {t.data_ptr() for t, _ in reach.host}
+        if held and any(t.data_ptr() in held for _, t in self.host if t.device.type == "cpu"):
+            raise NotFrozen("an argument shares its memory with a CPU tensor that the step reaches")
         owners = [i for i, t in enumerate(self.places) if t.requires_grad and t.is_leaf]
         self.before = _Before(self.places, owners)
         RECORDER.cut()
@@ -246,7 +264,7 @@ class Observer:
         seen, self.observation = self.observation, None
         assert seen is not None
         uploads, roots = _Uploads(self.host), []  # type: ignore[var-annotated]
-        touched = _HostArguments([t for _, t in self.host])
+        touched = _HostArguments([t for _, t in self.host], uploads)
         groups = learning_rate.groups_of(seen.reach.optimizers)
         seen.rates = [g["lr"] for g in groups]
         random, state, closures = modes.random_states(), rng.get_state(), len(step_closures._pending)
@@ -332,7 +350,8 @@ class Observer:
 
     def _results(self, seen: Observation, result: Any, roots: list[Any]) -> set[int]:
         leaves, seen.result_tree = pytree.tree_flatten(result)
-        identities = {id(t): place for place, t in reversed(list(enumerate(self.places)))}
+        known = {id(self.places[owner].grad): Result(gradient=owner) for owner in self.owners}
+        known |= {id(t): Result(place) for place, t in reversed(list(enumerate(self.places)))}
         for leaf in leaves:
             if not isinstance(leaf, torch.Tensor):
                 if not is_plain(leaf):
@@ -340,9 +359,10 @@ class Observer:
                 seen.constants.append((type(leaf), leaf))
                 continue
             seen.constants.append(None)
-            if id(leaf) in identities:
-                seen.results.append(Result(identities[id(leaf)], None, False, False))
+            if id(leaf) in known:
+                seen.results.append(known[id(leaf)])
                 continue
+            known[id(leaf)] = Result(same=len(seen.results))
             if leaf.device.type != "xla" or type(leaf) is not torch.Tensor:
                 raise NotFrozen(f"it returns a tensor on {leaf.device}, or of a class of its own")
             value = value_of(leaf)

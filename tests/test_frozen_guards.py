@@ -1,0 +1,195 @@
+"""What a frozen step must notice or refuse, beside what test_frozen_steps.py has: see Note [What a frozen step guards].
+
+Each case runs on the CPU, where its step is plain, and on xla, where it is compiled; what they yield must be the same.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.autograd.forward_ad as forward_ad
+from torch import nn
+from torch.utils import _pytree as pytree
+
+import torch_xla
+import torch_xla.debug.metrics as met
+
+Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
+Case = Callable[[str, Compile], Iterator[Any]]
+CONTEXT: contextvars.ContextVar[float] = contextvars.ContextVar("CONTEXT")
+LOCAL = threading.local()
+
+
+def _copy(result: Any) -> Any:
+    return pytree.tree_map(lambda t: t.detach().cpu().clone() if isinstance(t, torch.Tensor) else t, result)
+
+
+def _agree(case: Case) -> int:
+    """Runs a case on both devices and compares; how many calls ran frozen."""
+    before = met.counter_value("FrozenStep") or 0
+    want = [_copy(x) for x in case("cpu", lambda f: f)]
+    got = [_copy(x) for x in case("xla", torch_xla.compile(full_graph=True))]
+    for a, b in zip(want, got, strict=True):
+        torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-5, equal_nan=True)
+    return int(met.counter_value("FrozenStep") or 0) - int(before)
+
+
+def _full(device: str, value: float, size: int = 3) -> torch.Tensor:
+    return torch.full((size,), float(value), device=device)
+
+
+# ---- arguments and results -------------------------------------------------------------------------------------------
+
+
+def _argument_with_a_history(device: str, compiled: Compile) -> Iterator[Any]:
+    """Its gradient flows on, to what it was computed from."""
+    weight = torch.ones(3, device=device, requires_grad=True)
+
+    @compiled
+    def step(x):
+        loss = x.square().sum()
+        loss.backward()
+        return loss.detach()
+
+    for number in range(5):
+        x = _full(device, number).requires_grad_()
+        yield step(x), x.grad
+    yield step(weight * 3), weight.grad
+
+
+def _same_cpu_arguments(device: str, compiled: Compile) -> Iterator[Any]:
+    step = compiled(lambda a, b: a.to(device) - b.to(device) * 2)
+    for number in range(5):
+        a = _full("cpu", number)
+        yield step(a, a)
+    yield step(_full("cpu", 1), _full("cpu", 5))
+
+
+def _shape_of_a_cpu_argument(device: str, compiled: Compile) -> Iterator[Any]:
+    step = compiled(lambda x, other: x * other.shape[0])
+    for number in range(5):
+        yield step(_full(device, number), torch.ones(3))
+    yield step(_full(device, 2), torch.ones(7))
+
+
+def _other_cpu_arguments(device: str, compiled: Compile) -> Iterator[Any]:
+    step = compiled(lambda x: x.to(device) * 2)
+    for number in range(5):
+        yield step(_full("cpu", number))
+    for x in (torch.ones(5), torch.ones(3, dtype=torch.float64), torch.ones(3, device=device), torch.arange(6.0)[::2]):
+        yield step(x)
+
+
+def _forward_mode(device: str, compiled: Compile) -> Iterator[Any]:
+    step = compiled(lambda x: x * x)
+    for number in range(5):
+        yield step(_full(device, number))
+    with forward_ad.dual_level():
+        yield forward_ad.unpack_dual(step(forward_ad.make_dual(_full(device, 3), _full(device, 1)))).tangent
+
+
+def _one_result_twice(device: str, compiled: Compile) -> Iterator[Any]:
+    @compiled
+    def step(x):
+        y = x * 2
+        return y, [y, 1]
+
+    for number in range(6):
+        first, (second, _) = step(_full(device, number))
+        first.add_(1)
+        yield second, first is second
+
+
+def _new_gradient_returned(device: str, compiled: Compile) -> Iterator[Any]:
+    weight = nn.Parameter(_full(device, 1))
+
+    @compiled
+    def step(x):
+        weight.grad = None
+        (weight * x).sum().backward()
+        return weight.grad
+
+    for number in range(6):
+        gradient = step(_full(device, number))
+        gradient.mul_(0.5)
+        yield weight.grad, gradient is weight.grad
+
+
+def _zeroed_gradient_returned(device: str, compiled: Compile) -> Iterator[Any]:
+    weight = nn.Parameter(_full(device, 1))
+    weight.grad = _full(device, 0)
+
+    @compiled
+    def step(x):
+        weight.grad.zero_()
+        (weight * x).sum().backward()
+        return [weight.grad]
+
+    for number in range(6):
+        (gradient,) = step(_full(device, number))
+        gradient.mul_(0.5)
+        yield weight.grad, gradient is weight.grad
+
+
+ARGUMENTS: list[Case] = [
+    _argument_with_a_history, _same_cpu_arguments, _shape_of_a_cpu_argument, _other_cpu_arguments, _forward_mode,
+    _one_result_twice, _new_gradient_returned, _zeroed_gradient_returned,
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")  # forward_ad compiles with it
+@pytest.mark.parametrize("case", ARGUMENTS)
+def test_arguments_and_results(case):
+    assert _agree(case) >= 3
+
+
+def _converted_on_the_host(device: str, compiled: Compile) -> Iterator[Any]:
+    """Contents of an argument that reach the program as another tensor, or as a number."""
+    for convert in (
+        lambda x: x.to(torch.float64).to(device),
+        lambda x: x.to(device, torch.float16),
+        lambda x: torch.ones(3, device=device) * x.to(torch.float64).sum().item(),
+    ):
+        step = compiled(lambda x, convert=convert: convert(x) * 2)
+        for value in (1, 1, 1, 1, 1, 7):
+            yield step(_full("cpu", value))
+
+
+def _cpu_argument_written(device: str, compiled: Compile) -> Iterator[Any]:
+    @compiled
+    def step(x, y, z):
+        x.copy_(y)
+        return z * 2
+
+    for number in range(6):
+        x = torch.zeros(3)
+        yield step(x, _full("cpu", number), _full(device, 1)), x
+
+
+def _argument_with_a_hook(device: str, compiled: Compile) -> Iterator[Any]:
+    config = {"scale": 2.0}
+    x = _full(device, 1).requires_grad_()
+    x.register_hook(lambda g: g * config["scale"])
+
+    @compiled
+    def step(x):
+        x.grad = None
+        (x * 2).sum().backward()
+        return x.grad.clone()
+
+    for scale in (2.0, 2.0, 2.0, 2.0, 5.0):
+        config["scale"] = scale
+        yield step(x)
+
+
+REFUSED: list[Case] = [_converted_on_the_host, _cpu_argument_written, _argument_with_a_hook]
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_never_frozen(case):
+    assert _agree(case) == 0
