@@ -6,10 +6,12 @@ Each case runs on the CPU, where its step is plain, and on xla, where it is comp
 from __future__ import annotations
 
 import contextvars
+import math
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.autograd.forward_ad as forward_ad
@@ -187,7 +189,103 @@ def _argument_with_a_hook(device: str, compiled: Compile) -> Iterator[Any]:
         yield step(x)
 
 
-REFUSED: list[Case] = [_converted_on_the_host, _cpu_argument_written, _argument_with_a_hook]
+def _seeds(device: str, compiled: Compile) -> Iterator[Any]:
+    @compiled
+    def step(x):
+        torch.manual_seed(5)
+        return x * 2
+
+    for number in range(6):
+        yield step(_full(device, number))
+    torch.manual_seed(7)
+    step(_full(device, 1))
+    yield torch.rand(2)
+
+
+# ---- learning rates --------------------------------------------------------------------------------------------------
+
+
+def _optimizer(device: str, rate: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD([nn.Parameter(_full(device, 1))], lr=rate)
+
+
+READ_IN_C = {
+    "sqrt": lambda x, lr: x * math.sqrt(lr),
+    "tensor": lambda x, lr: x * torch.tensor(lr, device=x.device),
+    "array": lambda x, lr: x * float(np.array([lr])[0]),
+}
+
+
+@pytest.mark.parametrize("name", READ_IN_C)
+def test_rates_that_are_read_without_a_trace(name):
+    def case(device, compiled):
+        optimizer = _optimizer(device, 0.25)
+        group = optimizer.param_groups[0]
+        step = compiled(lambda x: READ_IN_C[name](x, optimizer.param_groups[0]["lr"]))
+        for rate in (0.25,) * 5 + (0.04, 0.04, 0.09, 0.16, 0.25):
+            group["lr"] = rate
+            yield step(_full(device, 2))
+
+    assert _agree(case) >= 3
+
+
+def test_one_of_two_rates_changes_first():
+    def case(device, compiled):
+        optimizer = _optimizer(device, 0.25)
+        optimizer.add_param_group({"params": [nn.Parameter(_full(device, 1))], "lr": 0.5})
+        first, second = optimizer.param_groups
+
+        @compiled
+        def step(x):
+            groups = optimizer.param_groups
+            return x * groups[0]["lr"] + math.sqrt(groups[1]["lr"])
+
+        for rates in [(0.25, 0.5)] * 4 + [(0.2, 0.5), (0.1, 0.5), (0.1, 0.5), (0.1, 0.3), (0.1, 0.2), (0.3, 0.5)]:
+            first["lr"], second["lr"] = rates
+            yield step(_full(device, 2))
+
+    assert _agree(case) >= 3
+
+
+@pytest.mark.parametrize("change", ["by a schedule", "by hand", "to a constant"])
+def test_rates_that_change_in_the_step(change):
+    def case(device, compiled):
+        optimizer = _optimizer(device, 0.25)
+        weight = optimizer.param_groups[0]["params"][0]
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+        @compiled
+        def step(x):
+            group = optimizer.param_groups[0]
+            optimizer.zero_grad()
+            (weight * x).sum().backward()
+            optimizer.step()
+            if change == "by a schedule":
+                schedule.step()
+            else:
+                group["lr"] = group["lr"] * 0.5 if change == "by hand" else 0.125
+            return x * 1
+
+        for number in range(6):
+            yield step(_full(device, number)), weight, optimizer.param_groups[0]["lr"]
+            assert type(optimizer.param_groups[0]["lr"]) is float
+
+    assert _agree(case) <= 2
+
+
+@pytest.mark.parametrize("rates", [(1, 2), (torch.tensor(1.0), torch.tensor(0.25))])
+def test_rates_that_are_no_floats(rates):
+    def case(device, compiled):
+        optimizer = _optimizer(device, rates[0])
+        step = compiled(lambda x: x * optimizer.param_groups[0]["lr"])
+        for rate in (rates[0],) * 5 + (rates[1],) * 4:
+            optimizer.param_groups[0]["lr"] = rate
+            yield step(_full(device, 2))
+
+    _agree(case)
+
+
+REFUSED: list[Case] = [_converted_on_the_host, _cpu_argument_written, _argument_with_a_hook, _seeds]
 
 
 @pytest.mark.parametrize("case", REFUSED)

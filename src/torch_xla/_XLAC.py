@@ -215,7 +215,7 @@ def _xla_memory_info(device: str = "") -> dict[str, int]:
 
 def _xla_set_rng_seed(seed: int, device: str = "") -> None:
     """Sets the random state."""
-    rng.set_state(seed)
+    rng.seed(seed)
 
 
 def _xla_get_rng_seed(device: str = "") -> int:

@@ -73,7 +73,7 @@ def wait_device_ops(devices: Any = ()) -> None:
 
 def manual_seed(seed: int, device: Any = None) -> None:
     """Seeds the random numbers of device xla; `torch.manual_seed` does so too."""
-    rng.set_state(seed)
+    rng.seed(seed)
 
 
 def launch(

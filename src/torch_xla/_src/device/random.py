@@ -25,7 +25,7 @@ def set_rng_state(new_state: torch.Tensor, device: Any = "xla") -> None:
 
 def manual_seed_all(seed: int) -> None:
     """Seeds device xla. `torch.manual_seed` calls it."""
-    rng.set_state(seed)
+    rng.seed(seed)
 
 
 def _module() -> types.ModuleType:

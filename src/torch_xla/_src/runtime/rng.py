@@ -19,6 +19,7 @@ _STEP = 0x9E3779B97F4A7C15  # SplitMix64 (Steele, Lea, Flood 2014): a Weyl seque
 
 _state: int | None = None
 num_borrowed = 0  # draws from a generator of the host so far
+num_seeded = 0  # seeds that have been set so far
 
 
 def _mix(z: int) -> int:
@@ -58,6 +59,13 @@ def set_state(state: int) -> None:
     """Sets the state (a seed, or what `get_state` gave). Negative seeds count from 2**64 down, as in PyTorch."""
     global _state
     _state = int(state) & _MASK
+
+
+def seed(value: int) -> None:
+    """Sets the state to a seed."""
+    global num_seeded
+    num_seeded += 1
+    set_state(value)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ What `f` does besides (printing, logging to a file) happens only while it runs i
 from __future__ import annotations
 
 import contextlib
+import operator
 import sys
 import weakref
 from collections.abc import Sequence
@@ -123,7 +124,11 @@ class Frozen:
         self.seen = seen = second
         self.numbers = learning_rate.narrowed(first.numbers, second.numbers) or []
         self.rates: list[float] | None = None
+        self.followed = list(
+            map(operator.ne, first.rates, second.rates)
+        )  # whether another rate of a group has been seen
         self.floats: list[float] | None = None
+        self.escaped = first.escaped or second.escaped
         self.failures = poison.num_failed
         self.objects = [id(x) for x in flat.objects]
         self.groups = learning_rate.groups_of(seen.reach.optimizers)
@@ -188,6 +193,8 @@ class Frozen:
     def refine(self, another: Observation) -> bool:
         """Takes in a recorded call that agrees: its numbers tell more about what they are. False if they are not known."""
         self.numbers = learning_rate.narrowed(self.numbers, another.numbers) or []
+        self.followed = list(map(operator.or_, self.followed, map(operator.ne, another.rates, self.seen.rates)))
+        self.escaped |= another.escaped
         self.rates = self.floats = None
         self.failures = poison.num_failed
         return len(self.numbers) == len(another.numbers)
@@ -261,7 +268,10 @@ class Frozen:
     def _floats(self) -> list[float] | None:
         rates = [group["lr"] for group in self.groups]
         if rates != self.rates:
-            if any(type(rate) is not float for rate in rates) or (self.seen.escaped and rates != self.seen.rates):
+            if any(type(rate) is not float for rate in rates):
+                return None
+            changed = map(operator.ne, rates, self.seen.rates)
+            if any(new and (self.escaped or not known) for new, known in zip(changed, self.followed)):
                 return None
             self.floats, self.rates = learning_rate.numbers(self.numbers, rates), rates
         return self.floats

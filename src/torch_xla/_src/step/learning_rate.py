@@ -7,7 +7,9 @@ from it, and how. While a step is observed, each `lr` is a `Rate`, a float that 
 number of the recording that equals one of those results may be that one, or a constant that happens to be the same.
 Which, the calls that follow tell: after a change of the rate, the possibilities differ, and the step runs in Python once
 more to see. A rate that Python decides on (compares, prints, rounds) can be followed no further: then a change of it
-always has the step run in Python.
+always has the step run in Python. Code in C may read a rate and leave no trace (`math.sqrt`, `torch.tensor`), so the
+first change of each group's rate has the step run in Python too, and only if that records the same but for numbers that
+have been followed does a frozen step go on with other rates of that group.
 """
 
 from __future__ import annotations
@@ -130,6 +132,8 @@ def followed(groups: Sequence[dict[str, Any]]) -> Iterator[Formulas]:
         for group, rate, value in zip(groups, put, plain, strict=True):
             if group.get("lr") is rate:
                 group["lr"] = value
+            elif type(group.get("lr")) is Rate:  # computed from one
+                group["lr"] = float.__float__(group["lr"])
 
 
 Candidates = dict[str, Formula]  # what a number of a recording may be, by text

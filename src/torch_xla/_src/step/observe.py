@@ -268,7 +268,7 @@ class Observer:
         groups = learning_rate.groups_of(seen.reach.optimizers)
         seen.rates = [g["lr"] for g in groups]
         random, state, closures = modes.random_states(), rng.get_state(), len(step_closures._pending)
-        borrowed, cuts = rng.num_borrowed, RECORDER.num_cuts
+        borrowed, cuts = (rng.num_borrowed, rng.num_seeded), RECORDER.num_cuts
         mode = touched if self.host else contextlib.nullcontext()
         with _watching(uploads, roots), learning_rate.followed(groups) as formulas, mode:
             result = call()
@@ -280,12 +280,14 @@ class Observer:
                     )
                 if RECORDER.num_cuts != cuts:
                     raise NotFrozen("more than one program ran in it")
-                if random != modes.random_states() or rng.num_borrowed != borrowed:
-                    raise NotFrozen("it draws random numbers on the host")
+                if random != modes.random_states() or (rng.num_borrowed, rng.num_seeded) != borrowed:
+                    raise NotFrozen("it draws random numbers on the host, or seeds them")
                 if len(step_closures._pending) != closures:
                     raise NotFrozen("it adds step closures")
                 if (changed := seen.reach.change()) is not None:
                     raise NotFrozen(f"it changes Python state: {changed}")
+                if [g.get("lr") for g in groups] != seen.rates:
+                    raise NotFrozen("it changes a learning rate")
                 seen.escaped = formulas.escaped
                 self._take(seen, result, roots, uploads, state)
                 seen.numbers = learning_rate.candidates(RECORDER.floats, formulas)
