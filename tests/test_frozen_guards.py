@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import contextvars
 import math
+import random
+import sys
 import threading
+import types
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 import torch.autograd.forward_ad as forward_ad
+import torch.nn.functional as F
 from torch import nn
 from torch.utils import _pytree as pytree
 
@@ -285,7 +290,182 @@ def test_rates_that_are_no_floats(rates):
     _agree(case)
 
 
-REFUSED: list[Case] = [_converted_on_the_host, _cpu_argument_written, _argument_with_a_hook, _seeds]
+# ---- Python state ----------------------------------------------------------------------------------------------------
+
+
+class Holder:
+    """An object with attributes that code reads by names that it computes."""
+
+    def __init__(self) -> None:
+        self.scale, self.part_0, self.part_1 = 1.0, 1.0, 2.0
+
+
+class Norm(nn.BatchNorm1d):
+    """Code of torch reads its attributes."""
+
+
+class Scaling(nn.Module):
+    factor = 1.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.factor
+
+
+class Inheriting(Scaling):
+    pass
+
+
+def _set(where: Any, name: str, value: Any) -> Callable[[], None]:
+    return lambda: setattr(where, name, value)
+
+
+def _in_a_loop(x: torch.Tensor, holder: Holder) -> torch.Tensor:
+    for name in ("part_0", "scale"):
+        x = x * getattr(holder, name)
+    return x
+
+
+def _imports(x: torch.Tensor) -> torch.Tensor:
+    import settings_of_a_frozen_step  # type: ignore[import-not-found]
+
+    return x * settings_of_a_frozen_step.scale
+
+
+def _state(name: str) -> tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[], Any]]:
+    """A function, and a change of what it reads."""
+    holder, config = Holder(), {"scale": 1.0}
+    if name == "a tuple of names":
+        return lambda x: _in_a_loop(x, holder), _set(holder, "part_0", 3.0)
+    if name == "a computed name":
+        return lambda x: x * sum(getattr(holder, f"part_{n}") for n in range(2)), _set(holder, "part_0", 3.0)
+    if name == "vars":
+        return lambda x: x * sum(vars(holder).values()), _set(holder, "part_0", 3.0)
+    if name == "a method of a dict":
+        get = config.get
+        return lambda x: x * get("scale"), lambda: config.update(scale=3.0)
+    if name == "a weak reference":
+        reference = weakref.ref(holder)
+        return lambda x: x * reference().scale, _set(holder, "scale", 3.0)
+    if name == "a proxy":
+        proxy = weakref.proxy(holder)
+        return lambda x: x * proxy.scale, _set(holder, "scale", 3.0)
+    if name == "a context variable":
+        CONTEXT.set(1.0)
+        return lambda x: x * CONTEXT.get(), lambda: CONTEXT.set(3.0)
+    if name == "a variable of the thread":
+        LOCAL.scale = 1.0
+        return lambda x: x * LOCAL.scale, _set(LOCAL, "scale", 3.0)
+    if name == "bytes":
+        array = bytearray(b"\x01")
+        return lambda x: x * array[0], lambda: array.__setitem__(0, 3)
+    if name == "an attribute that code of torch reads":
+        norm = Norm(3, affine=False, track_running_stats=False)
+        return lambda x: norm(torch.stack([x, x * 2])), _set(norm, "eps", 0.5)
+    if name == "an attribute of a subclass":
+        child = type("Child", (Inheriting,), {})
+        module = child()
+        return lambda x: module(x), _set(child, "factor", 3.0)
+    if name == "a method of a subclass":
+        child = type("Child", (Inheriting,), {})
+        module = child()
+        return lambda x: module(x), _set(child, "forward", lambda self, x: x * 3)
+    if name == "an imported module":
+        return _imports, _set(sys.modules["settings_of_a_frozen_step"], "scale", 3.0)
+    if name == "a CPU tensor":
+        host = torch.ones(3)
+        return lambda x: x * host.to(x.device), _set(host, "data", torch.full((3,), 3.0))
+    if name == "a deleted variable":
+        return _deleted()
+    if name == "a global that hides a builtin":
+        return lambda x: x * abs(-1), lambda: globals().update(abs=lambda number: 7.0)
+    if name == "a function of torch":
+        return lambda x: F.relu(x), lambda: setattr(F, "relu", lambda x: x * 5)
+    if name == "anomaly detection":
+        return lambda x: x * (2 if torch.is_anomaly_enabled() else 1), lambda: torch.autograd.set_detect_anomaly(True)
+    raise ValueError(name)
+
+
+def _deleted() -> tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[], Any]]:
+    scale = 1.0
+
+    def step(x):
+        try:
+            return x * scale
+        except NameError:
+            return x * 3
+
+    def change():
+        nonlocal scale
+        del scale
+
+    return step, change
+
+
+STATE = (
+    "a tuple of names", "a computed name", "vars", "a method of a dict", "a weak reference", "a proxy", "a context variable",
+    "a variable of the thread", "bytes", "an attribute that code of torch reads", "an attribute of a subclass",
+    "a method of a subclass", "an imported module", "a CPU tensor", "a deleted variable", "a global that hides a builtin",
+    "a function of torch", "anomaly detection",
+)  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+@pytest.mark.parametrize("name", STATE)
+def test_a_change_of_state_is_seen(name, monkeypatch):
+    settings: Any = types.ModuleType("settings_of_a_frozen_step")
+    settings.__file__ = __file__
+    monkeypatch.setitem(sys.modules, settings.__name__, settings)
+
+    def case(device, compiled):
+        settings.scale = 1.0
+        step, change = _state(name)
+        step = compiled(step)
+        for number in range(5):
+            yield step(_full(device, number))
+        with monkeypatch.context() as undone:
+            undone.setattr(F, "relu", F.relu)
+            undone.setitem(globals(), "abs", abs)
+            del globals()["abs"]
+            change()
+            for number in range(4):
+                yield step(_full(device, number + 1))
+            torch.autograd.set_detect_anomaly(False)
+
+    assert _agree(case) >= 3
+
+
+def _own_generators(device: str, compiled: Compile) -> Iterator[Any]:
+    generator = torch.Generator().manual_seed(0)
+
+    for draw in (
+        random.Random(0).random, np.random.default_rng(0).random,
+        lambda: torch.rand((), generator=generator).item(),
+    ):  # fmt: skip
+        step = compiled(lambda x, draw=draw: x * 2 if draw() < 0.8 else x * 0)
+        for _ in range(12):
+            yield step(_full(device, 1))
+
+
+def _cpu_tensor_written(device: str, compiled: Compile) -> Iterator[Any]:
+    count = torch.zeros(2)
+
+    @compiled
+    def step(x):
+        count.data.add_(1)
+        return x * 2
+
+    for number in range(6):
+        yield step(_full(device, number)), count
+
+
+REFUSED: list[Case] = [
+    _converted_on_the_host,
+    _cpu_argument_written,
+    _argument_with_a_hook,
+    _seeds,
+    _own_generators,
+    _cpu_tensor_written,
+]
 
 
 @pytest.mark.parametrize("case", REFUSED)

@@ -238,7 +238,7 @@ class Observer:
             raise NotFrozen("an argument is a tensor of a class of its own")
         if any(t._backward_hooks or t._post_accumulate_grad_hooks for t in flat.tensors):
             raise NotFrozen("an argument has hooks")
-        held = {t.data_ptr() for t, _ in reach.host}
+        held = {t.data_ptr() for t, _, _ in reach.host}
         if held and any(t.data_ptr() in held for _, t in self.host if t.device.type == "cpu"):
             raise NotFrozen("an argument shares its memory with a CPU tensor that the step reaches")
         owners = [i for i, t in enumerate(self.places) if t.requires_grad and t.is_leaf]
@@ -284,7 +284,7 @@ class Observer:
                     raise NotFrozen("it draws random numbers on the host, or seeds them")
                 if len(step_closures._pending) != closures:
                     raise NotFrozen("it adds step closures")
-                if (changed := seen.reach.change()) is not None:
+                if (changed := seen.reach.written()) is not None:
                     raise NotFrozen(f"it changes Python state: {changed}")
                 if [g.get("lr") for g in groups] != seen.rates:
                     raise NotFrozen("it changes a learning rate")
