@@ -27,9 +27,10 @@ def flatten(args: Sequence[Any], kwargs: dict[str, Any]) -> Flat:
     tensors: list[torch.Tensor] = []
     objects: list[Any] = []
     structure = _flatten((args, kwargs), tensors, objects)
-    pointers = [t.data_ptr() for t in tensors if t.device.type == "cpu"]
-    if len(set(pointers)) < len(pointers):
-        structure = structure, tuple(map(pointers.index, pointers))
+    if len(tensors) > 1:
+        pointers = [t.data_ptr() for t in tensors if t.device.type == "cpu"]
+        if len(set(pointers)) < len(pointers):
+            structure = structure, tuple(map(pointers.index, pointers))
     return Flat(structure, tensors, objects)
 
 

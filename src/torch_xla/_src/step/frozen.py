@@ -209,7 +209,7 @@ class Frozen:
         seen = self.seen
         if modes.current() != seen.modes or poison.num_failed != self.failures or not seen.reach.unchanged():
             return MISS
-        if not all(flat.tensors[i].is_leaf for i in self.leaf_args):
+        if self.leaf_args and not all(flat.tensors[i].is_leaf for i in self.leaf_args):
             return MISS
         with RECORDER.lock:
             floats, places = self._floats(), self._places(flat)
