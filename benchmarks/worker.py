@@ -100,7 +100,17 @@ class Frozen(Xla):
         import torch_xla
 
         super().__init__(name, optimizer)
-        self.compiled = torch_xla.compile(self.train, full_graph=True)
+        model, batch, forward, trained = self.model, self.batch, self.forward, self.optimizer
+
+        def train() -> Any:
+            trained.zero_grad()
+            loss = forward(model, batch)
+            loss.backward()
+            trained.step()
+            return loss.detach()
+
+        step = train if self.case.trains else torch.no_grad()(lambda: forward(model, batch))
+        self.compiled = torch_xla.compile(step, full_graph=True)
 
     def step(self) -> None:
         self.loss = self.compiled()

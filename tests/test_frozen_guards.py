@@ -471,3 +471,25 @@ REFUSED: list[Case] = [
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_is_never_frozen(case):
     assert _agree(case) == 0
+
+
+class Doubles:
+    def run(self, x):
+        return x * 2
+
+
+class Notes(Doubles):
+    def run(self, x):
+        self.noted = x.shape[0]  # set, and read by nobody
+        return super().run(x)
+
+
+def test_attributes_that_the_step_sets_are_guarded():
+    notes = Notes()
+    step = torch_xla.compile(notes.run, full_graph=True)
+    for _ in range(5):
+        step(torch.ones(2, device="xla"))
+    for _ in range(4):
+        notes.noted = None
+        step(torch.ones(2, device="xla"))
+        assert notes.noted == 2

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import collections
 import contextvars
+import dataclasses
 import dis
 import enum
 import functools
@@ -283,7 +284,11 @@ class Reach:
             content = _content(cell)
             self._cells.append((cell, content))
             self._labels[id(cell)] = f"variable {name!r} of {label}"
-            if content is not _EMPTY:
+            if name == "__class__" and isinstance(
+                content, type
+            ):  # what super() needs: nobody makes objects of it by that
+                self._take_class(content, label, called="__class__" in one.__code__.co_names)
+            elif content is not _EMPTY:
                 found.append((content, f"variable {name!r}"))
         if _is_library_file(one.__code__.co_filename):  # a decorator, say: what it was given is the user's
             return found
@@ -362,6 +367,7 @@ class Reach:
         elif held is not None:
             self._labels[id(held)] = label
             always = {n for n in held if isinstance(one, nn.Module) and (n == "training" or n.startswith("_"))}
+            always |= set(held) if dataclasses.is_dataclass(one) else set()  # which its generated methods read
             self._named.append((one, held, set(), label))
             if always:
                 names = tuple(sorted(always))
@@ -444,7 +450,17 @@ class Reach:
             return True
         if name in _CONSTRUCTORS:
             return any(issubclass(cls, one) for cls in self._called)
-        return name == "forward" or (name.startswith("__") and callable(vars(one)[name]))
+        return name == "forward" or (
+            name.startswith("__") and callable(vars(one)[name]) and not _is_generated(one, name)
+        )
+
+
+def _is_generated(cls: type, name: str) -> bool:
+    """Whether a method was written by `dataclass`: it reads the fields of its object, and nothing else."""
+    code = getattr(vars(cls)[name], "__code__", None)
+    wrapped = getattr(vars(cls)[name], "__wrapped__", None)  # __repr__, guarded against recursion
+    code = getattr(wrapped, "__code__", code)
+    return "__dataclass_fields__" in vars(cls) and code is not None and code.co_filename == "<string>"
 
 
 def _names_in(code: types.CodeType, found: set[str]) -> None:
