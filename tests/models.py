@@ -99,7 +99,7 @@ class Gpt(nn.Module):
 def checkpointed(model: Gpt, kind: str) -> Gpt:
     """The model, with each block under gradient checkpointing; `kind` is a key of CHECKPOINTS."""
     for block in model.blocks:
-        block.forward = functools.partial(CHECKPOINTS[kind], block.forward)  # type: ignore[method-assign]
+        block.forward = functools.partial(CHECKPOINTS[kind], block.forward)  # type: ignore[method-assign]  # wraps it on purpose
     return model
 
 

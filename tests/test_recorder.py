@@ -244,12 +244,18 @@ def test_programs_and_rows_that_are_not_used_any_more_are_dropped(monkeypatch):
     from torch_xla._src.compile import program_cache
 
     monkeypatch.setenv("XLA_COMPILATION_CACHE_SIZE", "5")
-    for size in range(60, 72):
+    sizes = range(1060, 1072)  # which no other test uses
+    for size in sizes:
         assert (torch.ones(size, device="xla") + 1).sum().item() == 2 * size
         assert program_cache.size() <= 5
-    assert sum(row.outs[0].shape in [(size,) for size in range(60, 72)] for row in RECORDER.root.children) <= 5
+    assert sum(row.outs[0].shape in [(size,) for size in sizes] for row in RECORDER.root.children) <= 5
+    for size in (dead := range(1080, 1092)):
+        torch.zeros(size, device="xla").neg_()  # nothing is alive at the cut: no program
+        torch_xla.sync()
+    assert sum(row.outs[0].shape in [(size,) for size in dead] for row in RECORDER.root.children) <= 5
+    assert (torch.ones(1071, device="xla") + 1).sum().item() == 2142
     met.clear_all()
-    assert (torch.ones(71, device="xla") + 1).sum().item() == 142
+    assert (torch.ones(1071, device="xla") + 1).sum().item() == 2142
     assert counts("UncachedCompile") == (0,)
 
 

@@ -230,15 +230,17 @@ def test_progress_lines(capsys):
 
 def test_summaries():
     class Writer:
-        scalars: dict = {}  # noqa: RUF012
+        def __init__(self):
+            self.scalars = {}
 
         def add_scalar(self, name, value, step):
             self.scalars[name] = value, step
 
     torch_xla.sync()
-    test_utils.write_to_summary(Writer(), 5, {"a": 1.0}, write_xla_metrics=True)
-    assert Writer.scalars["a"] == (1.0, 5)
-    assert Writer.scalars["counters/MarkStep"][0] >= 1
+    writer = Writer()
+    test_utils.write_to_summary(writer, 5, {"a": 1.0}, write_xla_metrics=True)
+    assert writer.scalars["a"] == (1.0, 5)
+    assert writer.scalars["counters/MarkStep"][0] >= 1
     test_utils.write_to_summary(None, 5, {"a": 1.0})
     test_utils.close_summary_writer(test_utils.get_summary_writer(None))
 

@@ -40,7 +40,7 @@ def maybe_get_jax(log: bool = True) -> Any:
 def maybe_get_torchax() -> Any:
     """The module torchax, or None if it is not installed."""
     try:
-        import torchax  # type: ignore[import-not-found, unused-ignore]
+        import torchax  # type: ignore[import-not-found, unused-ignore]  # installed or not
     except ImportError:
         return None
     return torchax

@@ -76,6 +76,7 @@ class Launch:
         """
         usage.recorded(self.node)
         if not self.live and not self.node.checked:
+            program_cache.nothing_to_run(self.node)
             self._finish()
             return
         analysis.launching(self)
@@ -152,7 +153,7 @@ class Launch:
             chosen = by_size[:keep]
             try:
                 numbers = tuple(number for number, _ in chosen)
-                program = self._build(numbers, frozenset())
+                program = self.build(numbers, frozenset())
                 self._launch(program, chosen)
                 break
             except Exception:
@@ -165,7 +166,8 @@ class Launch:
         """How many floats, integers and keys the program takes."""
         return len(self.floats), len(self.ints), len(self.keys)
 
-    def _build(self, numbers: tuple[int, ...], donated: frozenset[int]) -> Program:
+    def build(self, numbers: tuple[int, ...], donated: frozenset[int]) -> Program:
+        """Compiles the recording to a program that returns these outputs and consumes these leaves."""
         rows, watched = self.node.path(), bool(self.prior)
         start = time.perf_counter_ns()
         program = Program(rows, self.buffers, numbers, donated, self.counts(), self.replaced, watched)
@@ -186,7 +188,7 @@ class Launch:
         program = program_cache.find(self.node, key)
         if program is None:
             donated = donatable([value.spec for _, value in self.live], dead, self.buffers)
-            program = self._build(key[0], donated)
+            program = self.build(key[0], donated)
             program_cache.add(self.node, key, program)
             shape_report.note(self.node)
         elif not eager.enabled:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from torch_xla._src.compile import analysis, donation, program_cache, undo
-from torch_xla._src.compile.plan import Use, regions, uses
-from torch_xla._src.compile.program import Inputs, Program, RowError, donatable, flags_of
+from torch_xla._src.compile.plan import Use, uses
+from torch_xla._src.compile.program import Inputs, Program, RowError, donatable
 from torch_xla._src.graph import contents, families, lengths
 from torch_xla._src.graph.families import Plan, Refused, Sample, Structure, Supplied, Template, Varying, agrees
 from torch_xla._src.graph.lengths import Dim, Layout, Length, VaryingLengthError, is_static, size_of, static
@@ -175,31 +175,18 @@ class PaddedProgram(Program):
         self.equal: list[tuple[Dim, Dim]] = []
         super().__init__(template.rows, *args)
 
-    def _function(self, given: Any, kept: Any, floats: Any, ints: Any, keys: Any, prior: Any) -> list[Any]:
-        leaves = dict(zip(self.given, given)) | dict(zip(self.kept, kept))
+    def _inputs(self, leaves: dict[int, Any], floats: Any, ints: Any, keys: Any, prior: Any) -> PaddedInputs:
         ordered = [leaves.get(i) for i in range(len(self.template.leaf_dims))]
-        inputs = PaddedInputs(self.template, self.buckets, ordered, (floats, ints, keys), prior)
-        replaced = dict(self._replaced)
-        plan = uses(self.rows, [*self.live, *undo.earlier(self.live, replaced)])
-        again = regions(self.rows, plan)
-        begins, ends = {r.begin: r for r in again}, {r.end for r in again}
-        for position, (row, call, use) in enumerate(zip(self.rows, self.template.calls, plan, strict=True)):
-            if position in begins:
-                inputs.enter(begins[position], row)
-            elif position in ends:
-                inputs.leave()
-            elif use is Use.SKIP:
-                inputs.skip(row)
-            else:
-                inputs.run_call(row, call, only_check=use is Use.CHECK)
-        self.checks = inputs.checks
+        return PaddedInputs(self.template, self.buckets, ordered, (floats, ints, keys), prior)
+
+    def _run(self, inputs: PaddedInputs, position: int, only_check: bool) -> None:
+        inputs.run_call(self.rows[position], self.template.calls[position], only_check)
+
+    def _ran(self, inputs: PaddedInputs, replaced: undo.Replaced) -> None:
         self.out_dims, self.equal = {n: d for n, d in inputs.dims.items() if n >= 0}, inputs.scope.equal
         for number, held in replaced.items():
             if type(held) is int and {number, held} <= inputs.dims.keys() and inputs.dims[number] != inputs.dims[held]:
                 raise Refused(self.rows[-1], "a tensor that is written to changes its padding")
-        flags = flags_of(inputs)
-        outputs, self.undone = undo.settle(self.live, inputs, replaced)
-        return [outputs[i] for i in self.order] + flags
 
     def serves(self, plan: Plan) -> bool:
         """Whether all that the program takes for granted is true of a recording."""
@@ -356,11 +343,11 @@ def _program(case: _Case, plan: Plan, buffers: list[Any], key_of: KeyOf) -> Padd
     launch.supply(floats, [*plan.sizes, *ints])
     dead, rest = key_of(case.kept)
     key = plan.buckets, rest
-    program = program_cache.find(launch.node, (plan.template, key))
-    if program is not None:
+    kept = program_cache.find(launch.node, (plan.template, key))
+    if isinstance(kept, PaddedProgram):
         metrics.count("CachedCompile")
-        donation.remember(launch, launch.unheld, dead, program)
-        return program  # type: ignore[return-value]
+        donation.remember(launch, launch.unheld, dead, kept)
+        return kept
     program = plan.template.programs.get(key)
     if program is None:
         program = plan.template.programs[key] = _build(case, plan, buffers, dead)

@@ -173,8 +173,7 @@ class Program:
         self.bytes_needed = bytes_needed(self.executable)
 
     def _function(self, given: Any, kept: Any, floats: Any, ints: Any, keys: Any, prior: Any) -> list[Any]:
-        leaves = dict(zip(self.given, given)) | dict(zip(self.kept, kept))
-        inputs = Inputs([leaves[i] for i in range(len(leaves))], floats, ints, keys, *prior)
+        inputs = self._inputs(dict(zip(self.given, given)) | dict(zip(self.kept, kept)), floats, ints, keys, prior)
         replaced = dict(self._replaced)
         plan = uses(self.rows, [*self.live, *undo.earlier(self.live, replaced)])
         again = regions(self.rows, plan)
@@ -187,11 +186,23 @@ class Program:
             elif use is Use.SKIP:
                 inputs.skip(row)
             else:
-                inputs.run(row, only_check=use is Use.CHECK)
+                self._run(inputs, position, only_check=use is Use.CHECK)
         self.checks = inputs.checks
+        self._ran(inputs, replaced)
         flags = flags_of(inputs)
         outputs, self.undone = undo.settle(self.live, inputs, replaced)
         return [outputs[i] for i in self.order] + flags
+
+    # What a program over padded buffers does in a way of its own:
+
+    def _inputs(self, leaves: dict[int, Any], floats: Any, ints: Any, keys: Any, prior: Any) -> Inputs:
+        return Inputs([leaves[i] for i in range(len(leaves))], floats, ints, keys, *prior)
+
+    def _run(self, inputs: Any, position: int, only_check: bool) -> None:
+        inputs.run(self.rows[position], only_check)
+
+    def _ran(self, inputs: Any, replaced: undo.Replaced) -> None:
+        """All rows have been lowered."""
 
     def _compile(self, leaf_buffers: Sequence[Any], counts: tuple[int, int, int]) -> Any:
         def aval(buffer: Any) -> Any:

@@ -20,8 +20,10 @@ from typing import Any
 from torch_xla._src.compile.program import Program
 from torch_xla._src.graph.value import Row
 
+_NOTHING = "nothing to run"  # key of a recording of which nothing was alive when it was cut, so that it has no program
 _EVERY = 32  # programs: how often maps are counted, which takes milliseconds
 _used: OrderedDict[tuple[int, Any], Row] = OrderedDict()  # least recently used first
+_empty: OrderedDict[tuple[int, Any], Row] = OrderedDict()  # the same for recordings that ran nothing
 _added = 0
 _maps_in_use = 0  # when programs were last dropped for them
 
@@ -48,15 +50,28 @@ def add(row: Row, key: Any, program: Program) -> None:
     kept = capacity()
     if _added % _EVERY == 0 and (maps := _num_maps()) > max(_max_maps() // 2, _maps_in_use + _max_maps() // 50):
         kept, _maps_in_use = min(kept, len(_used) * 3 // 4), maps
-    while len(_used) > kept:
-        (_, old_key), old_row = _used.popitem(last=False)
-        old_row.programs.pop(old_key, None)
-        _prune(old_row, keep=row)
+    _drop_oldest(_used, kept, row)
+
+
+def nothing_to_run(row: Row) -> None:
+    """Keeps a recording of which nothing was alive when it was cut, for which rows would be built each time otherwise."""
+    row.programs[_NOTHING] = None
+    _empty[(id(row), _NOTHING)] = row
+    _empty.move_to_end((id(row), _NOTHING))
+    _drop_oldest(_empty, capacity(), row)
 
 
 def size() -> int:
     """The number of programs kept."""
     return len(_used)
+
+
+def _drop_oldest(entries: OrderedDict[tuple[int, Any], Row], kept: int, row: Row) -> None:
+    """Drops what has not run for longest until so many are kept, with rows that only led there, but not `row`."""
+    while len(entries) > kept:
+        (_, old_key), old_row = entries.popitem(last=False)
+        old_row.programs.pop(old_key, None)
+        _prune(old_row, keep=row)
 
 
 @cache

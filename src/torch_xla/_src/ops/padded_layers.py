@@ -203,18 +203,23 @@ def _classes(call: Call, x: Padded, target: Padded, weight: Any, ignored: int) -
     return call.scope.fill(x, 0), call.scope.fill(target, ignored)
 
 
+def _together(call: Call, given: list[Any]) -> tuple[list[Any], Any]:
+    """Prediction, target and weight, where there is one, arranged alike; and their dims."""
+    tensors, dims = call.aligned([x for x in given if x is not None])
+    if any(x.dims != dims for x in tensors[:2]):
+        raise call.refuse("it has no rule for a prediction and a target that broadcast")
+    left = iter(tensors)
+    return [None if x is None else next(left) for x in given], dims
+
+
 def _loss(num_tensors: int) -> Callable[[Call], Any]:
     """num_tensors: arguments before `reduction`; those after it are numbers."""
 
     def rule(call: Call) -> Any:
         given, spec = call.args[:num_tensors], call.specs[0]
         assert spec is not None
-        tensors, dims = call.aligned([x for x in given if x is not None])
-        left = iter(tensors)
-        args = [None if x is None else next(left) for x in given]
+        args, dims = _together(call, given)
         reduction = call.args[num_tensors]
-        if any(x.dims != dims for x in tensors[:2]):
-            raise call.refuse("it has no rule for a prediction and a target that broadcast")
         if reduction not in (MEAN, SUM):
             return call.run([*args, *call.args[num_tensors:]], dims)
         wide = opmath(spec.dtype)
@@ -232,12 +237,8 @@ def _loss_backward(num_tensors: int) -> Callable[[Call], Any]:
 
     def rule(call: Call) -> Any:
         grad, *given = call.args[:num_tensors]
-        tensors, dims = call.aligned([x for x in given if x is not None])
-        left = iter(tensors)
-        args = [None if x is None else next(left) for x in given]
+        args, dims = _together(call, given)
         reduction = call.args[num_tensors]
-        if any(x.dims != dims for x in tensors[:2]):
-            raise call.refuse("it has no rule for a prediction and a target that broadcast")
         if reduction in (MEAN, SUM):
             call.need_static(grad, range(len(grad.dims)))
         else:

@@ -94,5 +94,6 @@ def _frozen(f: Callable[..., Any], block: Step) -> Callable[..., Any]:
     def status() -> str:
         return "not called yet" if freezer is None else freezer.status()
 
-    stepped.status = status  # type: ignore[attr-defined]
+    wrapper: Any = stepped
+    wrapper.status = status
     return stepped

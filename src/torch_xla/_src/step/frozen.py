@@ -124,9 +124,8 @@ class Frozen:
         self.seen = seen = second
         self.numbers = learning_rate.narrowed(first.numbers, second.numbers) or []
         self.rates: list[float] | None = None
-        self.followed = list(
-            map(operator.ne, first.rates, second.rates)
-        )  # whether another rate of a group has been seen
+        # For each group, whether another rate of it has been seen.
+        self.followed = list(map(operator.ne, first.rates, second.rates))
         self.floats: list[float] | None = None
         self.escaped = first.escaped or second.escaped
         self.failures = poison.num_failed
@@ -187,8 +186,9 @@ class Frozen:
             same = list(program.live) == self.live and program.counts == counts and program.watched == watched
             if same and program.donated <= set(allowed):
                 return program
-        donated = donatable(self.out_specs, allowed, buffers)
-        return Program(seen.node.path(), buffers, self.live, donated, counts, _kinds(seen.replaced), watched)
+        launch = _Relaunch(self, buffers, _kinds(seen.replaced))
+        launch.inputs([0.0] * counts[0], seen.ints, [(0, 0)] * counts[2])  # as many as there will be
+        return launch.build(tuple(self.live), donatable(self.out_specs, allowed, buffers))
 
     def refine(self, another: Observation) -> bool:
         """Takes in a recorded call that agrees: its numbers tell more about what they are. False if they are not known."""
@@ -326,9 +326,8 @@ class Frozen:
         try:
             launch.run()
         finally:
-            if (
-                not launch.done
-            ):  # interrupted before it began: gradients are gone, as after an interrupted backward pass
+            if not launch.done:
+                # Interrupted before it began: gradients are gone, as after an interrupted backward pass.
                 for place, _ in self.fresh:
                     places[place].grad = None
                 for (place, _), buffer in zip(self.reused, kept):

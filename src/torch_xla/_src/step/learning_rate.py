@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -119,10 +121,7 @@ def groups_of(optimizers: Sequence[torch.optim.Optimizer]) -> list[dict[str, Any
 def followed(groups: Sequence[dict[str, Any]]) -> Iterator[Formulas]:
     """In the block, the learning rates of the groups are Rates."""
     formulas = Formulas()
-    put = [
-        Rate.of(formulas, group["lr"], f"lr{i}", lambda rates, i=i: rates[i])  # type: ignore[misc]
-        for i, group in enumerate(groups)
-    ]
+    put = [Rate.of(formulas, group["lr"], f"lr{i}", itemgetter(i)) for i, group in enumerate(groups)]
     plain = [group["lr"] for group in groups]
     for group, rate in zip(groups, put, strict=True):
         group["lr"] = rate
@@ -143,9 +142,13 @@ def candidates(numbers: Sequence[float], formulas: Formulas) -> list[Candidates]
     """For each number of a recording, what it may be: a constant always."""
     result = []
     for number in numbers:
-        constant: Formula = lambda rates, number=number: number  # type: ignore[misc]
-        result.append({f"constant {number!r}": constant} | formulas.found.get(number, {}))
+        constant: Candidates = {f"constant {number!r}": partial(_constant, number)}
+        result.append(constant | formulas.found.get(number, {}))
     return result
+
+
+def _constant(number: float, rates: list[float]) -> float:
+    return number
 
 
 def narrowed(old: Sequence[Candidates], new: Sequence[Candidates]) -> list[Candidates] | None:

@@ -184,7 +184,9 @@ class _Uploads:
     """What is uploaded in an observed call: arguments on the CPU, and tensors made from numbers."""
 
     def __init__(self, host: Sequence[tuple[int, torch.Tensor]]) -> None:
-        self.host, self.found, self.literals = host, {}, []  # type: ignore[var-annotated]
+        self.host = host
+        self.found: dict[int, tuple[weakref.ref[Any], Source]] = {}
+        self.literals: list[Any] = []
 
     def __call__(self, tensor: torch.Tensor, buffer: Any) -> None:
         source: Source | None = None
@@ -263,7 +265,8 @@ class Observer:
         """Calls the step, which leaves its recording pending, and takes it in. Its exceptions go through."""
         seen, self.observation = self.observation, None
         assert seen is not None
-        uploads, roots = _Uploads(self.host), []  # type: ignore[var-annotated]
+        uploads = _Uploads(self.host)
+        roots: list[Any] = []
         touched = _HostArguments([t for _, t in self.host], uploads)
         groups = learning_rate.groups_of(seen.reach.optimizers)
         seen.rates = [g["lr"] for g in groups]

@@ -67,13 +67,8 @@ _BYTES = (bytearray, Array, memoryview)
 _CONSTRUCTORS = {"__init__", "__new__", "__post_init__"}
 _METHODS = ("forward", "step", "__call__")  # of installed classes: those that a step is likely to reach
 _READ_ALL = {"vars", "__dict__", "eval", "exec", "attrgetter", "methodcaller", "__getattribute__"}
-_NAMELESS = {
-    "builtins",
-    "typing",
-    "abc",
-    "enum",
-    "collections.abc",
-}  # modules of classes whose methods read no attributes
+# Modules of classes whose methods read no attributes.
+_NAMELESS = {"builtins", "typing", "abc", "enum", "collections.abc"}
 _EMPTY = object()  # stands for the content of a cell that has none
 _MAX_OBJECTS = 200_000
 _MAX_ELEMENTS = 1024  # of a NumPy array, whose contents are compared at each call
@@ -284,9 +279,8 @@ class Reach:
             content = _content(cell)
             self._cells.append((cell, content))
             self._labels[id(cell)] = f"variable {name!r} of {label}"
-            if name == "__class__" and isinstance(
-                content, type
-            ):  # what super() needs: nobody makes objects of it by that
+            if name == "__class__" and isinstance(content, type):
+                # What super() needs: nobody makes objects of it by that.
                 self._take_class(content, label, called="__class__" in one.__code__.co_names)
             elif content is not _EMPTY:
                 found.append((content, f"variable {name!r}"))

@@ -44,7 +44,9 @@ class Entry:
 
 def parse_signature(source: str) -> inspect.Signature:
     """ "(a, b=1, *, c=None)" as a signature; defaults that are no literals are Opaque."""
-    arguments = ast.parse(f"def f{source}: ...").body[0].args  # type: ignore[attr-defined]
+    function = ast.parse(f"def f{source}: ...").body[0]
+    assert isinstance(function, ast.FunctionDef)
+    arguments = function.args
     kinds = inspect.Parameter
     parameters = []
     positional = [*arguments.posonlyargs, *arguments.args]
