@@ -1,6 +1,8 @@
 """The persistent compilation cache: a second process does not compile what an earlier one did.
 
-JAX decides what is kept, keyed by the program, compile options and versions. On by default.
+On by default. Programs are kept by their recordings, if they can be (Note [Fingerprints]): a process that finds one there
+neither traces nor lowers. Of others, and of what the user jits, JAX decides what is kept, keyed by the lowered program,
+compile options and versions.
 
 Note [Files of the disk cache]
 JAX writes an entry in place: another process may read half of it, and after a crash the half stays, since an entry that
@@ -13,16 +15,20 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import pickle
 import tempfile
+import zlib
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import jax
+from jax.experimental.serialize_executable import deserialize_and_load, serialize
 
 from torch_xla._src import environment
 from torch_xla._src.runtime import metrics
 
+_RECORDING = "recording-"  # begins the keys of programs that are kept by their recordings
 _SUFFIX = ".program"
 _DIGEST = hashlib.sha256().digest_size
 
@@ -85,19 +91,24 @@ def directory() -> Path | None:
 
 
 @cache
-def enable() -> None:
-    """Turns JAX's cache on, once, unless the user configured it or set `XLA_PERSISTENT_CACHE_PATH` to an empty string."""
+def enable() -> ProgramFiles | None:
+    """Turns JAX's cache on, once, unless the user configured it or set `XLA_PERSISTENT_CACHE_PATH` to an empty string.
+
+    Returns the files that are used from now on, if any.
+    """
     path = directory()
     if path is None or jax.config.jax_compilation_cache_dir is not None or not jax.config.jax_enable_compilation_cache:
-        return
+        return None
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError:
-        return  # a read-only home: compile each time
+        return None  # a read-only home: compile each time
     jax.config.update("jax_compilation_cache_dir", str(path))
     # JAX keeps only what took over a second to compile; many small programs add up to a slow start too.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    _use(ProgramFiles(path))
+    files = ProgramFiles(path)
+    _use(files)
+    return files
 
 
 def _use(files: ProgramFiles) -> None:
@@ -111,3 +122,61 @@ def _use(files: ProgramFiles) -> None:
         with compilation_cache._cache_initialized_mutex:
             compilation_cache._cache = cast(Any, files)
             compilation_cache._cache_initialized = True
+
+
+class Kept(NamedTuple):
+    """A program as it is kept: the executable, and what else tracing has told. checks: numbers of rows, errors, texts."""
+
+    executable: Any
+    checks: list[tuple[int, type[Exception], str]]
+    undone: dict[int, Any]
+
+
+def is_used() -> bool:
+    """Whether programs are kept by their recordings in this process."""
+    return enable() is not None and directory() is not None
+
+
+def load(fingerprint: str, num_inputs: tuple[int, int, int], num_live: int, device: Any) -> Kept | None:
+    """The program kept under a fingerprint; None if there is none, or none that this machine can load.
+
+    num_inputs: how many donated leaves, other leaves and flags of earlier checks it takes. num_live: outputs it
+    returns, beside those about its checks.
+    """
+    files = enable()
+    data = None if files is None else files.get(_RECORDING + fingerprint)
+    if data is None:
+        return None
+    try:
+        payload, checks, undone = pickle.loads(zlib.decompress(data))
+        given, kept, watched = num_inputs
+        inputs = jax.tree.structure((([0] * given, [0] * kept, 0, 0, 0, [0] * watched), {}))
+        outputs = jax.tree.structure([0] * (num_live + 2 * bool(checks)))
+        executable = deserialize_and_load(payload, inputs, outputs, backend=device.client, execution_devices=[device])
+    except Exception:  # of whatever class the plugin raises: for another machine, of another release
+        metrics.count("PersistentCacheDeserializeFailure")
+        return None
+    return Kept(executable, checks, undone)
+
+
+def keep(fingerprint: str, program: Kept) -> None:
+    """Keeps a program under its fingerprint, unless it cannot be written to a file."""
+    files = enable()
+    if files is None:
+        return
+    try:
+        payload, _, _ = serialize(program.executable)
+        data = zlib.compress(pickle.dumps((payload, program.checks, program.undone)), 1)
+    except Exception:  # not every plugin can, nor every program: it is compiled again next time
+        metrics.count("PersistentCacheSerializeFailure")
+        return
+    files.put(_RECORDING + fingerprint, data)
+
+
+def unused_by_jax() -> contextlib.AbstractContextManager[Any]:
+    """A block in which JAX writes no program to the cache: the caller does."""
+    try:
+        from jax._src import config
+    except ImportError:
+        return contextlib.nullcontext()
+    return config.persistent_cache_min_compile_time_secs(float("inf"))

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from torch_xla._src.compile import disk_cache, options, reuse, undo
+from torch_xla._src.compile import disk_cache, fingerprint, options, reuse, undo
 from torch_xla._src.compile.plan import Region, Use, regions, uses
 from torch_xla._src.compile.poison import CheckedRow
 from torch_xla._src.graph import contents
@@ -169,7 +169,7 @@ class Program:
         self.kept = [i for i in range(len(leaf_buffers)) if i not in donated and i not in unused]
         self.given, self.order = reuse.order(rows, live, donated)
         self.places = sorted(range(len(live)), key=self.order.__getitem__)  # of live outputs, in what comes back
-        self.executable = self._compile(leaf_buffers, counts)
+        self.executable = self._executable(leaf_buffers, counts, unused)
         self.bytes_needed = bytes_needed(self.executable)
 
     def _function(self, given: Any, kept: Any, floats: Any, ints: Any, keys: Any, prior: Any) -> list[Any]:
@@ -203,6 +203,30 @@ class Program:
 
     def _ran(self, inputs: Any, replaced: undo.Replaced) -> None:
         """All rows have been lowered."""
+
+    def _executable(self, leaf_buffers: Sequence[Any], counts: tuple[int, int, int], unused: frozenset[int]) -> Any:
+        """The executable found on disk, or else compiled and kept there."""
+        told = self.live, self.donated, counts, self._replaced, self.watched, unused
+        digest = self._fingerprint(leaf_buffers, told) if disk_cache.is_used() else None
+        if digest is None:
+            return self._compile(leaf_buffers, counts)
+        inputs = len(self.given), len(self.kept), int(self.watched)
+        device = next(iter(leaf_buffers[0].devices())) if leaf_buffers else client.default_device()
+        if (kept := disk_cache.load(digest, inputs, len(self.live), device)) is not None:
+            self.checks = [(self.rows[position], error, text) for position, error, text in kept.checks]
+            self.undone = {number: undo.Place(*place) for number, place in kept.undone.items()}
+            return kept.executable
+        with disk_cache.unused_by_jax():
+            executable = self._compile(leaf_buffers, counts)
+        positions = {id(row): position for position, row in enumerate(self.rows)}
+        checks = [(positions[id(row)], error, text) for row, error, text in self.checks]
+        undone = {number: tuple(place) for number, place in self.undone.items()}
+        disk_cache.keep(digest, disk_cache.Kept(executable, checks, undone))
+        return executable
+
+    def _fingerprint(self, leaf_buffers: Sequence[Any], told: Any) -> str | None:
+        """What the program is kept by on disk, if it can be: Note [Fingerprints]."""
+        return fingerprint.of(self.rows, leaf_buffers, told)
 
     def _compile(self, leaf_buffers: Sequence[Any], counts: tuple[int, int, int]) -> Any:
         def aval(buffer: Any) -> Any:

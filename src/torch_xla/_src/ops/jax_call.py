@@ -15,7 +15,6 @@ from typing import Any
 import jax
 import torch
 from jax import lax
-from jax.extend.core import jaxpr_as_fun
 
 from torch_xla._src.ops.dtypes import torch_dtype
 from torch_xla._src.ops.registry import lowers
@@ -53,6 +52,8 @@ def trace(function: Callable[..., Any], inputs: Sequence[jax.ShapeDtypeStruct], 
 
 @lowers("torch_xla.call_jax", static=("number",))
 def call_jax(inputs: Sequence[Any], number: int) -> list[Any]:
+    from jax.extend.core import jaxpr_as_fun  # imports much that nothing else here needs
+
     jaxpr = CALLS[number].jaxpr
     return list(jaxpr_as_fun(jaxpr)(*inputs))
 

@@ -77,6 +77,11 @@ def lookup(overload: Any) -> Lowering | None:
     return lowering
 
 
+def all_lowerings() -> list[Lowering]:
+    """Every registered lowering."""
+    return list(_TABLE.values())
+
+
 def lowered_names() -> list[str]:
     """Every registered name, sorted."""
     return sorted(_TABLE)
