@@ -20,10 +20,9 @@ from typing import Any
 from torch_xla._src.compile.program import Program
 from torch_xla._src.graph.value import Row
 
-_NOTHING = "nothing to run"  # key of a recording of which nothing was alive when it was cut, so that it has no program
 _EVERY = 32  # programs: how often maps are counted, which takes milliseconds
 _used: OrderedDict[tuple[int, Any], Row] = OrderedDict()  # least recently used first
-_empty: OrderedDict[tuple[int, Any], Row] = OrderedDict()  # the same for recordings that ran nothing
+_empty: OrderedDict[int, Row] = OrderedDict()  # the same for recordings of which nothing was alive when they were cut
 _added = 0
 _maps_in_use = 0  # when programs were last dropped for them
 
@@ -50,28 +49,24 @@ def add(row: Row, key: Any, program: Program) -> None:
     kept = capacity()
     if _added % _EVERY == 0 and (maps := _num_maps()) > max(_max_maps() // 2, _maps_in_use + _max_maps() // 50):
         kept, _maps_in_use = min(kept, len(_used) * 3 // 4), maps
-    _drop_oldest(_used, kept, row)
+    while len(_used) > kept:
+        (_, old_key), old_row = _used.popitem(last=False)
+        old_row.programs.pop(old_key, None)
+        _prune(old_row, keep=row)
 
 
 def nothing_to_run(row: Row) -> None:
-    """Keeps a recording of which nothing was alive when it was cut, for which rows would be built each time otherwise."""
-    row.programs[_NOTHING] = None
-    _empty[(id(row), _NOTHING)] = row
-    _empty.move_to_end((id(row), _NOTHING))
-    _drop_oldest(_empty, capacity(), row)
+    """Keeps a recording that has no program, for which rows would be built each time otherwise."""
+    _empty[id(row)] = row
+    _empty.move_to_end(id(row))
+    while len(_empty) > capacity():
+        _, old_row = _empty.popitem(last=False)
+        _prune(old_row, keep=row)
 
 
 def size() -> int:
     """The number of programs kept."""
     return len(_used)
-
-
-def _drop_oldest(entries: OrderedDict[tuple[int, Any], Row], kept: int, row: Row) -> None:
-    """Drops what has not run for longest until so many are kept, with rows that only led there, but not `row`."""
-    while len(entries) > kept:
-        (_, old_key), old_row = entries.popitem(last=False)
-        old_row.programs.pop(old_key, None)
-        _prune(old_row, keep=row)
 
 
 @cache
