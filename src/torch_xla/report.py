@@ -13,6 +13,8 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import torch
+
 from torch_xla._src.compile import causes, compile_log
 
 _PACKAGES = (
@@ -69,6 +71,8 @@ def report() -> str:
 
 
 def _version(package: str) -> str | None:
+    if package == "torch":
+        return str(torch.__version__)  # with the kind of its build, which the metadata of some releases leave out
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
