@@ -9,7 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import torch_xla
+import torch_xla.debug.metrics as met
 from tests.same import assert_same
+from torch_xla._src.graph.recorder import RECORDER
 
 OPTIMIZERS = sorted(
     (
@@ -119,3 +122,60 @@ def test_parameter_groups_and_state():
     made.add_param_group({"params": [nn.Parameter(torch.ones(1, device="xla"))]})
     made.zero_grad(set_to_none=False)
     assert w.grad.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("make", "form"),
+    [
+        ("SGD", {"momentum": 0.9}), ("SGD", {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
+        ("SGD", {"momentum": 0.9, "fused": True}), ("Adam", {"amsgrad": True}), ("AdamW", {}), ("RMSprop", {"momentum": 0.9}),
+        ("RAdam", {}), ("NAdam", {}), ("Adamax", {}), ("Adadelta", {}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_the_second_step_is_the_first_again(make, form):
+    """One program for all steps: Note [State is there before the first step]."""
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    model.to("xla")
+    x = torch.randn(4, 3).to("xla")
+    optimizer = getattr(torch.optim, make)(model.parameters(), lr=0.01, **form)
+    torch_xla.sync()
+    counts = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+        counts.append((RECORDER.rebuilt, met.counter_value("UncachedCompile")))
+    assert counts == [counts[0]] * 3
+
+
+def test_momentum_that_is_no_sum_of_gradients():
+    """With dampening, with a closure, and for a parameter whose gradient comes late, the first buffer is the gradient."""
+
+    def run(device):
+        torch.manual_seed(0)
+        model, late = nn.Linear(3, 2), nn.Linear(3, 2)
+        model.to(device), late.to(device)
+        x = torch.randn(4, 3).to(device)
+        parameters = [*model.parameters(), *late.parameters()]
+        damped = torch.optim.SGD(parameters, lr=0.1, momentum=0.9, dampening=0.5)
+        closed = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+        plain = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+        def closure():
+            model.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            return loss
+
+        for step in range(3):
+            closed.step(closure)
+            for optimizer in (damped, plain):
+                optimizer.zero_grad()
+                (model(x) + (late(x) if step else 0)).square().mean().backward()
+                optimizer.step()
+        states = [optimizer.state_dict()["state"] for optimizer in (damped, closed, plain)]
+        return [p.detach() for p in parameters], states
+
+    assert_same(run("xla"), run("cpu"), 1e-5)

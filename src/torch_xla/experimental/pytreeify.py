@@ -47,10 +47,14 @@ def _as_arguments(grads: Any) -> tuple[Any, ...]:
     return grads if isinstance(grads, tuple) else (grads,)
 
 
+def _children(tree: Any) -> Any:
+    return tree.children() if hasattr(tree, "children") else tree.children_specs  # as torch 2.9 calls them
+
+
 def _aligned(grads: tuple[Any, ...], tree: Any) -> list[Any]:
     """Gradients nested like the arguments as a flat list; None stands for a whole argument without gradient."""
     flat: list[Any] = []
-    for grad, child in zip(grads, tree.children(), strict=True):
+    for grad, child in zip(grads, _children(tree), strict=True):
         if grad is None:
             flat += [None] * child.num_leaves
         elif child.is_leaf():

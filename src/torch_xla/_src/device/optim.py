@@ -11,6 +11,11 @@ it there: numbers that differ at each step. On device xla the fused form is the 
 had passed `fused=True`: one row for a step, which counts on the device; and `capturable=True` for optimizers that count
 steps and make no use of it. Who passes one of `foreach`, `fused` and `capturable` decides.
 
+Note [State is there before the first step]
+Optimizers make their state in their first step. Were that recorded, the first step would be one program and all that follow
+another. So the zeros that a first step asks for are buffers at once, and momentum buffers of SGD, which it makes copies of
+the gradients, are made of zeros before it: 0 * momentum + gradient is the gradient. The second step replays the first.
+
 Note [State that a failed step made]
 Writes after a failed check are undone (Note [Writes undone]), but a momentum buffer that the failed step made was not
 there before: every use of it raises. On the CPU that step would not have been taken, so the state of such a parameter
@@ -71,6 +76,27 @@ def _before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
         _drop_failed_state(optimizer)
         if type(optimizer) in _COUNTING:
             _count_on_device(optimizer, _COUNTING[type(optimizer)])
+        if optimizer not in _stepped:
+            _stepped.add(optimizer)
+            recorder.makes_state = True
+            if type(optimizer) is torch.optim.SGD:
+                _make_momentum(optimizer)
+
+
+_stepped: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+@torch.no_grad()
+def _make_momentum(optimizer: torch.optim.SGD) -> None:
+    """See Note [State is there before the first step]."""
+    for group in optimizer.param_groups:
+        if not group["momentum"] or group["dampening"]:
+            continue
+        for p in group["params"]:
+            if p.grad is not None and p.is_xla and p.layout == p.grad.layout == torch.strided:
+                state = optimizer.state[p]
+                if state.get("momentum_buffer") is None:
+                    state["momentum_buffer"] = torch.zeros_like(p.grad)
 
 
 _COUNTING = {
@@ -131,7 +157,7 @@ def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
     if (recorder := _recorder()) is not None:
         from torch_xla._src.compile import causes
 
-        recorder.in_optimizer = False
+        recorder.in_optimizer = recorder.makes_state = False
         accumulation.step_taken()
         if not (block.active or _held):
             before = causes.current
@@ -156,7 +182,7 @@ def _forgetting_failures(original: Any) -> Any:
                 return hooked(*args, **kwargs)
             except BaseException:
                 if (recorder := _recorder()) is not None:
-                    recorder.in_optimizer = False
+                    recorder.in_optimizer = recorder.makes_state = False
                 raise
 
         return step

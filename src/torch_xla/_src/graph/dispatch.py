@@ -143,6 +143,15 @@ def _has_compatible_shallow_copy_type(op: Any, args: Sequence[Any], kwargs: dict
     return all(type(a) is XlaTensor for a in args)
 
 
+@handles(aten.zeros.default, aten.zeros_like.default)
+def _zeros(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    if not RECORDER.makes_state:
+        return RECORDER.record(op, args, kwargs)
+    (spec,), _, _ = op_info(op).outputs(args, kwargs)
+    assert spec is not None
+    return inner_of_value(Value(spec, transfer.zeros(spec.shape, spec.dtype)))
+
+
 # ---- between host and device ----------------------------------------------------------------------------------------
 
 

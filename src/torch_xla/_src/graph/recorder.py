@@ -80,6 +80,7 @@ class Recorder:
         self.lock = threading.RLock()
         self.generation = 0
         self.in_optimizer = False  # while an optimizer's step() runs: see Note [Scalar slots]
+        self.makes_state = False  # while that is its first: see Note [State is there before the first step]
         self.replayed = self.rebuilt = 0  # rows, since the process started
         self.num_cuts = 0
         self.failed: set[Any] = set()  # calls whose lowering failed: see `recovery.recover`

@@ -46,6 +46,19 @@ def upload(tensor: torch.Tensor, placement: Any = None) -> Any:
     return buffer
 
 
+def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Any:
+    """A jax.Array of zeros on the default device, made there unless that is the CPU."""
+    import jax
+    import jax.numpy as jnp
+
+    from torch_xla._src.ops.dtypes import numpy_dtype
+
+    with jax.enable_x64(True):
+        if client.device_type() == "CPU":  # no program is compiled
+            return jax.device_put(np.zeros(shape, numpy_dtype(dtype)), client.default_device())
+        return jnp.zeros(shape, numpy_dtype(dtype), device=client.default_device())
+
+
 def download(buffer: Any, wanted: torch.dtype | None = None) -> torch.Tensor:
     """A CPU tensor with the contents of a jax.Array; waits until it is computed.
 
