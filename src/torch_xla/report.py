@@ -142,6 +142,7 @@ def _compiles() -> Iterator[str]:
             f"{when} {one.seconds:.2f} s, {one.num_rows} ops, {one.num_inputs} inputs, {one.num_outputs} outputs: "
             f"{one.cause}, at {one.line or 'an unknown line'}"
         )
+        yield from (f"  {line}" for line in one.why.splitlines())
 
 
 if __name__ == "__main__":

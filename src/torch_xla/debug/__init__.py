@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from torch_xla._src import surface
 
-__all__ = ["assert_donated", "check", "donation_report"]
+if TYPE_CHECKING:
+    from torch_xla._src.compile.why import CompileLimitError, Explanations
+
+__all__ = ["CompileLimitError", "assert_donated", "check", "donation_report", "limit_compiles", "why_compiled"]
 
 
 def check() -> AbstractContextManager[None]:
@@ -52,4 +55,34 @@ def assert_donated(module: nn.Module | None = None) -> None:
     donation.check(_names(module))
 
 
-__getattr__ = surface.missing(__name__)
+def why_compiled(count: int | None = None) -> Explanations:
+    """Why the last `count` programs of this process (all that are remembered, at most 100, if None) were compiled.
+
+    A list, oldest first, that prints as text: for each program the line of user code and the op where its recording differs
+    first from the nearest one that was known, what was and is there, and what to do about it.
+    """
+    from torch_xla._src.compile import why
+
+    return why.Explanations(list(why.history)[-count if count else None :] if count != 0 else [])
+
+
+def limit_compiles(count: int) -> AbstractContextManager[None]:
+    """A context in which at most `count` programs are compiled. One more is a CompileLimitError that explains why it is needed.
+
+    It is raised before the program is compiled, and what is pending stays so: it runs once the block is left. The
+    environment variable `TORCH_XLA_MAX_COMPILES` limits a whole process in the same way. ValueError for what is no number.
+    """
+    from torch_xla._src.compile import why
+
+    return why.limit(count)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "CompileLimitError":
+        from torch_xla._src.compile import why
+
+        return why.CompileLimitError
+    return _missing(name)
+
+
+_missing = surface.missing(__name__)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_xla._src import eager, environment
 from torch_xla._src.compile import causes, compile_log
+from torch_xla._src.compile.why import Explanation
 from torch_xla._src.graph.printing import Graph, shows_places
 from torch_xla._src.runtime import frames, metrics
 
@@ -58,9 +59,9 @@ def executing(launch: Launch) -> None:
         _analyse("Execution Analysis", "Execution Cause", launch)
 
 
-def compiled(launch: Launch, program: Program, nanoseconds: int) -> None:
-    """Takes note of a program that was compiled for a launch."""
-    if eager.enabled:
+def compiled(launch: Launch, program: Program, nanoseconds: int, why: Explanation | None) -> None:
+    """Takes note of a program that was compiled for a launch. why: None in eager mode."""
+    if why is None:
         metrics.sample("EagerOpCompileTime", nanoseconds)
         return
     metrics.sample("CompileTime", nanoseconds)
@@ -69,12 +70,13 @@ def compiled(launch: Launch, program: Program, nanoseconds: int) -> None:
     metrics.count("CreateCompileHandles")
     node, seconds = launch.node, nanoseconds / 1e9
     one = causes.Compile(
-        causes.current, frames.user_line(), node.depth, len(launch.leaf_buffers), len(program.live), seconds
+        causes.current, frames.user_line(), node.depth, len(launch.leaf_buffers), len(program.live), seconds, str(why)
     )
     causes.history.append(one)
     compile_log.add(one)
     if level() >= 1:
         digest = _analyse("Compilation Analysis", "Compilation Cause", launch)
+        write("\n" + _prefixed("Compilation Explanation", str(why)))
         write(f"\nComputation hash: {digest}\n")
         _analyse_memory(program)
 

@@ -22,7 +22,7 @@ OPTIMIZER = "the end of an optimizer's step()"
 
 @dataclass
 class Compile:
-    """One program that was compiled. line: of the user's code that caused the launch. seconds: it took."""
+    """One program that was compiled. line: of the user's code that caused the launch. seconds: it took. why: in words."""
 
     cause: str
     line: str
@@ -30,6 +30,7 @@ class Compile:
     num_inputs: int
     num_outputs: int
     seconds: float
+    why: str = ""
     when: float = field(default_factory=time.time)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torch_xla._src import eager
-from torch_xla._src.compile import analysis, causes, donation, poison, program_cache, shape_report, undo
+from torch_xla._src.compile import analysis, causes, donation, poison, program_cache, shape_report, undo, why
 from torch_xla._src.compile.poison import CheckedRow
 from torch_xla._src.compile.program import Program, donatable
 from torch_xla._src.compile.recovery import Recovered, explain, num_bytes, recover, refuse_if_too_large
@@ -85,11 +85,15 @@ class Launch:
                 program = self._choose()
                 if causes.nothing_may_run or "PT_XLA_DEBUG" in os.environ or "PT_XLA_DEBUG_LEVEL" in os.environ:
                     analysis.executing(self)
+            except why.CompileLimitError:
+                raise
             except Exception as error:  # nothing has run yet, so no leaf is lost
                 self._take(recover(self, error))
             else:
                 self._launch(program, self.live)
                 donation.end_donors(self.leaf_values, program)
+        except why.CompileLimitError:
+            raise  # all stays pending
         except Exception as error:
             self._salvage(error)
             self._finish()
@@ -169,9 +173,10 @@ class Launch:
     def build(self, numbers: tuple[int, ...], donated: frozenset[int]) -> Program:
         """Compiles the recording to a program that returns these outputs and consumes these leaves."""
         rows, watched = self.node.path(), bool(self.prior)
+        reason = None if eager.enabled else why.explain(self, numbers, donated)
         start = time.perf_counter_ns()
         program = Program(rows, self.buffers, numbers, donated, self.counts(), self.replaced, watched)
-        analysis.compiled(self, program, time.perf_counter_ns() - start)
+        analysis.compiled(self, program, time.perf_counter_ns() - start, reason)
         return program
 
     def _key(self, kept: Sequence[int] = ()) -> tuple[tuple[int, ...], Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from torch_xla._src.compile import analysis, donation, program_cache, undo
+from torch_xla._src.compile import analysis, donation, program_cache, undo, why
 from torch_xla._src.compile.plan import Use, uses
 from torch_xla._src.compile.program import Inputs, Program, RowError, donatable
 from torch_xla._src.graph import contents, families, lengths
@@ -365,6 +365,7 @@ def _build(case: _Case, plan: Plan, buffers: list[Any], dead: tuple[int, ...]) -
     launch = case.launch
     numbers = tuple(number for number, _ in launch.live)
     donated = donatable([value.spec for _, value in launch.live], dead, buffers)
+    reason = why.explain(launch, numbers, donated)
     start = time.perf_counter_ns()
     try:
         program = PaddedProgram(
@@ -377,5 +378,5 @@ def _build(case: _Case, plan: Plan, buffers: list[Any], dead: tuple[int, ...]) -
         row = error.row if isinstance(error, RowError) else launch.node
         cause = error.__cause__ or error
         raise Refused(row, f"it does not compile for dims of varying length ({cause!r})") from error
-    analysis.compiled(launch, program, time.perf_counter_ns() - start)
+    analysis.compiled(launch, program, time.perf_counter_ns() - start, reason)
     return program

@@ -38,6 +38,7 @@ import math
 import os
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -83,6 +84,8 @@ class Recorder:
         self.makes_state = False  # while that is its first: see Note [State is there before the first step]
         self.replayed = self.rebuilt = 0  # rows, since the process started
         self.num_cuts = 0
+        # Rows in which a number has become a slot of late; what it was, and what it became.
+        self.relaxed: deque[tuple[Row, Any, Any]] = deque(maxlen=16)
         self.failed: set[Any] = set()  # calls whose lowering failed: see `recovery.recover`
         # The pending recording: the last row; weak references to its outputs and leaves; what its slots and keys hold.
         self.node: Row
@@ -296,6 +299,7 @@ class Recorder:
             )
             row.args, row.kwargs = relaxed, named
             if self._matches(row, args, kwargs):
+                self.relaxed.append((row, *_became_slot(old, (row.args, row.kwargs), (args, [*kwargs.values()]))))
                 return row
             row.args, row.kwargs = old
         return None
@@ -471,6 +475,13 @@ def relax(a: Any, t: Any, slottable: bool) -> Any:
     if slottable and type(a) is type(t) and (slot := slot_for(a)) and not same_constant(a, t):
         return slot
     return t
+
+
+def _became_slot(old: Any, new: Any, given: Any) -> Any:
+    """The first number among argument templates that was a constant and is a slot, and the number given for it now."""
+    if isinstance(old, (tuple, list)):
+        return next((found for found in map(_became_slot, old, new, given) if found), ())
+    return (old, given) if type(new) is Slot and type(old) is not Slot else ()
 
 
 def _refuse_in_child(*_: Any, **__: Any) -> Any:

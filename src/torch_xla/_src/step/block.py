@@ -74,8 +74,15 @@ class Step:
             if len(self.seen) > self.max_graphs:
                 raise RuntimeError(
                     f"Maximum number of different graphs allowed per function exceeded: {self.max_graphs}\n"
-                    f"Got: {len(self.seen)}\nExpected: at most {self.max_graphs}"
+                    f"Got: {len(self.seen)}\nExpected: at most {self.max_graphs}\n{_last_compile()}"
                 )
+
+
+def _last_compile() -> str:
+    """Why the last program was compiled."""
+    from torch_xla._src.compile import why  # loads JAX
+
+    return str(why.history[-1]) if why.history else ""
 
 
 def _frozen(f: Callable[..., Any], block: Step) -> Callable[..., Any]:
