@@ -11,8 +11,17 @@ from torch_xla._src import surface
 
 if TYPE_CHECKING:
     from torch_xla._src.compile.why import CompileLimitError, Explanations
+    from torch_xla._src.time_report import TimeReport
 
-__all__ = ["CompileLimitError", "assert_donated", "check", "donation_report", "limit_compiles", "why_compiled"]
+__all__ = [
+    "CompileLimitError",
+    "assert_donated",
+    "check",
+    "donation_report",
+    "limit_compiles",
+    "time_report",
+    "why_compiled",
+]
 
 
 def check() -> AbstractContextManager[None]:
@@ -75,6 +84,19 @@ def limit_compiles(count: int) -> AbstractContextManager[None]:
     from torch_xla._src.compile import why
 
     return why.limit(count)
+
+
+def time_report(every: int | None = None) -> TimeReport:
+    """Tells where the time of a training loop goes, in a `with` block or from its `start()` to its `stop()`.
+
+    every: after so many steps their summary is printed to standard error, or into the file that `PT_XLA_DEBUG_FILE` names.
+    `TORCH_XLA_TIME_REPORT=N` does so for a whole process. The object prints as the summary of all steps; `total.shares`
+    has the shares of wall time: "recording", "compiling", "transfer", "waiting" (for the device), "idle" (between steps),
+    which add up to 1; `total.verdict` says in a line what the loop is bound by.
+    """
+    from torch_xla._src.time_report import TimeReport
+
+    return TimeReport(every)
 
 
 def __getattr__(name: str) -> Any:

@@ -6,7 +6,7 @@ Counted under the op's name (`aten::geqrf`), and announced once with the user's 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ class FallbackWarning(UserWarning):
 
 
 _announced: set[Any] = set()
+watcher: Callable[[], None] | None = None  # told of each op that runs here, while a time report is on
 
 
 def run(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -32,6 +33,8 @@ def run(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
             f"device xla has strided tensors only: {op} works with sparse ones; do that on the CPU"
         )
     metrics.count(op._schema.name)
+    if watcher is not None:
+        watcher()
     if op not in _announced:
         _announced.add(op)
         frame = frames.user_frame()

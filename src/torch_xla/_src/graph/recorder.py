@@ -496,3 +496,7 @@ poison.flush = RECORDER.flush
 usage.attach(RECORDER)
 eager.attach(RECORDER)
 os.register_at_fork(after_in_child=RECORDER.after_fork)
+if "TORCH_XLA_TIME_REPORT" in os.environ:
+    from torch_xla._src import time_report  # needs the recorder
+
+    time_report.start_if_asked()
