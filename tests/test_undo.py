@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -113,9 +115,10 @@ def test_several_checks_between_the_writes_of_one_tensor():
 def test_recordings_without_checks_keep_nothing(monkeypatch):
     monkeypatch.setattr(poison, "watching", False)  # as in a process that has run no program with checks
     x = torch.zeros(3, device="xla")
-    torch_xla.sync()
-    x += 1
-    assert not RECORDER.replaced
+    for _ in range(2):
+        torch_xla.sync()
+        x += 1
+    assert not RECORDER.replaced  # a recording that is known to have no checks so far
     y = torch.zeros(3, device="xla")[torch.arange(1, 3, device="xla")]
     x += 1
     assert RECORDER.replaced == {value_of(x).index: 0}
@@ -181,3 +184,20 @@ def test_a_tensor_that_was_resized():
     with pytest.warns(UserWarning, match="was resized"):
         torch.add(x, 1, out=kept)
     assert kept.tolist() == [[2] * 3] * 2
+
+
+def test_the_first_program_with_checks_is_the_only_one():
+    """Also where tensors are written to before the first check: it is not known then that there will be one."""
+    script = """
+import torch, torch_xla
+import torch_xla.debug.metrics as met
+model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4)).to("xla")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+for step in range(3):
+    x, y = torch.ones(5, 3).to("xla"), torch.tensor([0, 1, 2, 3, 0]).to("xla")
+    optimizer.zero_grad()
+    torch.nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+print(met.counter_value("UncachedCompile"), len(torch_xla.debug.why_compiled()))
+"""
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "1 1\n"

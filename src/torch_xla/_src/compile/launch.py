@@ -43,7 +43,7 @@ class Launch:
         wanted: Value | None = None,
     ) -> None:
         self.node, self.leaf_buffers = node, leaf_buffers
-        self.prior = poison.prior()
+        self.prior = poison.prior(node.checked)
         self.replaced = replaced if node.checked or self.prior else {}
         self.live: list[tuple[int, Value]] = []
         self.views: list[Value] = []

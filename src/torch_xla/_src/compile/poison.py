@@ -222,9 +222,12 @@ def concerns(checks: Sequence[CheckedRow]) -> bool:
     return bool(checks or pending or _wrong)
 
 
-def prior() -> list[Any]:
-    """The input of a program that says whether a check of an earlier launch failed; empty if there was never one."""
-    return [] if not watching else [np.False_ if _failed is None else _failed]
+def prior(checked: bool = False) -> list[Any]:
+    """The input of a program that says whether a check of an earlier launch failed; empty if there was never one.
+
+    checked: whether the program has checks itself. Then it gets the input the first time, too, so as to be compiled once.
+    """
+    return [np.False_ if _failed is None else _failed] if watching or checked else []
 
 
 def settle(buffer: Any = None, wait: bool = False) -> None:

@@ -25,7 +25,7 @@ from torch_xla._src.runtime import frames, names
 if TYPE_CHECKING:
     from torch_xla._src.compile.launch import Launch
 
-_KEPT = 16  # programs that a new recording is compared with
+_KEPT = 32  # programs that a new recording is compared with
 _ALIKE = 0.5  # share of ops that two recordings have in common if one is a relative of the other
 _LIMIT = "TORCH_XLA_MAX_COMPILES"
 
@@ -95,15 +95,16 @@ class CompileLimitError(RuntimeError):
 
 @dataclass
 class _Known:
-    """A program that was compiled: the recording, what is in its key, its number; ops with their lines, counted."""
+    """A program that was compiled: the recording, what is in its key, its number; ops, without and with lines, counted."""
 
     rows: list[Row]
     key: tuple[Any, ...]
     number: int
     ops: Counter[Any] = field(init=False)
+    places: Counter[Any] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.ops = _ops(self.rows)
+        self.ops, self.places = Counter(row.op for row in self.rows), Counter((row.op, row.line) for row in self.rows)
 
 
 @dataclass
@@ -166,18 +167,12 @@ def _difference(launch: Launch, new: _Known) -> tuple[Difference, int]:
     return found, nearest.number
 
 
-def _ops(rows: Sequence[Row]) -> Counter[Any]:
-    return Counter([(row.op, row.line) for row in rows])
-
-
 def _likeness(old: _Known, new: _Known) -> float:
-    """The share of ops that two recordings have in common; a little more if they share their first rows."""
-    common = sum((old.ops & new.ops).values())
-    shared = next(
-        (n for n, (a, b) in enumerate(zip(old.rows, new.rows)) if a is not b), min(len(old.rows), len(new.rows))
-    )
+    """The share of ops that two recordings have in common, half of it for the line; more if they share their first rows."""
     longest = max(len(old.rows), len(new.rows))
-    return common / longest + shared / longest / 8
+    common = sum((old.ops & new.ops).values()) + sum((old.places & new.places).values())
+    shared = next((n for n, (a, b) in enumerate(zip(old.rows, new.rows)) if a is not b), longest)
+    return common / longest / 2 + shared / longest / 8
 
 
 # ---- the same recording, another program -----------------------------------------------------------------------------

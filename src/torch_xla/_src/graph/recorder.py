@@ -97,6 +97,7 @@ class Recorder:
         self.ints: list[int]
         self.keys: list[tuple[int, int]]
         self.replaced: dict[int, Any]  # see Note [Writes undone]
+        self.rebuilt_before: int  # rows rebuilt before this recording began
         self.uploads: dict[int, int]  # hash of the user's stack -> rows there were at its last upload
         self._restart()
 
@@ -114,6 +115,7 @@ class Recorder:
             keys=[],
             replaced={},
             uploads={},
+            rebuilt_before=self.rebuilt,
         )
 
     # ---- recording -------------------------------------------------------------------------------------------------
@@ -344,8 +346,9 @@ class Recorder:
         return row.rebuild([None if value is None else inner_of_value(value) for value in values])
 
     def notes_writes(self) -> bool:
-        """Whether `note_write` has anything to do."""
-        return self.node.checked or poison.watching
+        """Whether `note_write` has anything to do. A recording that is new may yet get checks, the first of the process."""
+        is_new = self.rebuilt != self.rebuilt_before
+        return self.node.checked or poison.watching or (is_new and contents.in_programs())
 
     def note_write(self, old: Value, new: Value) -> None:
         """Remembers that a tensor which held `old` holds `new`, if a check may undo that. See Note [Writes undone]."""
