@@ -54,10 +54,11 @@ class Value:
         Not part of the spec: a program does not depend on them.
     steps: for what a view shows, the views by which it was made from `base`: (op, its other arguments, number of the
         output). origin: the Value it is to be made from again. See Note [Views at a cut].
+    made: for what a launch has computed, the last row of its recording and the number of the output, for `runtime/live.py`.
     """
 
     __slots__ = (
-        "__weakref__", "base", "buffer", "error", "generation", "index", "offset", "origin", "spec", "steps",
+        "__weakref__", "base", "buffer", "error", "generation", "index", "made", "offset", "origin", "spec", "steps",
     )  # fmt: skip
 
     def __init__(self, spec: Spec, buffer: Any = None, generation: int = -1, index: int = 0) -> None:
@@ -67,6 +68,7 @@ class Value:
         self.offset = 0
         self.steps: tuple[ViewStep, ...] = ()
         self.origin: Value | None = None
+        self.made: tuple[Row, int] | None = None
 
 
 class Ref(int):
