@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from torch import nn
 
 from torch_xla._src import surface
 
 if TYPE_CHECKING:
+    from torch_xla._src.compile.check import Check, CheckError
     from torch_xla._src.compile.why import CompileLimitError, Explanations
     from torch_xla._src.time_report import TimeReport
 
 __all__ = [
+    "CheckError",
     "CompileLimitError",
     "assert_donated",
     "check",
@@ -23,16 +26,55 @@ __all__ = [
     "why_compiled",
 ]
 
+T = TypeVar("T")
 
-def check() -> AbstractContextManager[None]:
-    """A context in which an index out of range or an integer division by zero raises at the op, as on the CPU.
 
-    On the CPU client it raises without this too, though for what the device has yet to compute only when that is read.
-    Elsewhere XLA clamps such an index silently, so an embedding looks up a wrong row. Slow: arguments are read back.
+@overload
+def check(
+    *, nonfinite: bool = True, against_cpu: bool = True, rtol: float | None = None, atol: float | None = None
+) -> Check: ...
+
+
+@overload
+def check(
+    function: Callable[[], T],
+    *,
+    nonfinite: bool = True,
+    against_cpu: bool = True,
+    rtol: float | None = None,
+    atol: float | None = None,
+) -> T: ...
+
+
+def check(
+    function: Callable[[], Any] | None = None,
+    *,
+    nonfinite: bool = True,
+    against_cpu: bool = True,
+    rtol: float | None = None,
+    atol: float | None = None,
+) -> Any:
+    """A context in which the first op at fault is an error that names the op and the line; or one call of `function` in it.
+
+    * An index out of range or an integer division by zero raises at the op, as on the CPU. On the CPU client it does
+      without this too, though for what the device has yet to compute only when that is read. Elsewhere XLA clamps such an
+      index silently, so an embedding looks up a wrong row.
+    * nonfinite: CheckError for the first op that makes NaN of inputs without NaN, or Inf of finite ones.
+    * against_cpu: CheckError for the first op whose result on the device departs from that of PyTorch's CPU kernel on the
+      same inputs, by more than `rtol * |cpu| + atol`. If those are None they follow from the dtype (float32: 1e-4, and 2e-5
+      of the largest element); integers have to be equal. Ops that draw random numbers, have no CPU kernel or no determined
+      result are left out: `notes` of the context says which.
+
+    It is raised when what has been recorded is launched, or at the end of the block, and before anything runs: all stays
+    pending. `finding` of the error has what its text says. Slow: the block is computed twice, and read back.
     """
-    from torch_xla._src.graph import contents
+    from torch_xla._src.compile.check import Check
 
-    return contents.check()
+    checked = Check(nonfinite, against_cpu, rtol, atol)
+    if function is None:
+        return checked
+    with checked:
+        return function()
 
 
 def _names(module: nn.Module | None) -> dict[Any, str]:
@@ -104,6 +146,10 @@ def __getattr__(name: str) -> Any:
         from torch_xla._src.compile import why
 
         return why.CompileLimitError
+    if name == "CheckError":
+        from torch_xla._src.compile.check import CheckError
+
+        return CheckError
     return _missing(name)
 
 

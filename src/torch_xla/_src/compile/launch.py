@@ -16,7 +16,7 @@ from torch_xla._src.compile import analysis, causes, donation, poison, program_c
 from torch_xla._src.compile.poison import CheckedRow
 from torch_xla._src.compile.program import Program, donatable
 from torch_xla._src.compile.recovery import Recovered, explain, num_bytes, recover, refuse_if_too_large
-from torch_xla._src.graph import lengths, usage
+from torch_xla._src.graph import contents, lengths, usage
 from torch_xla._src.graph.value import Row, Value, ValueRef
 from torch_xla._src.runtime import executions, metrics, precision
 from torch_xla._src.runtime.interrupts import Uninterrupted
@@ -74,6 +74,8 @@ class Launch:
         If that fails, the live Values that can be computed without what failed are; the others keep the error. An
         interrupt leaves everything as it was, so that the recording can be launched again.
         """
+        if contents.examine is not None:  # Note [Checking a recording]
+            contents.examine(self.node, self.leaf_buffers, self.floats, self.ints, self.keys)
         usage.recorded(self.node)
         if not self.live and not self.node.checked:
             program_cache.nothing_to_run(self.node)
@@ -213,8 +215,9 @@ class Launch:
         undone: dict[int, undo.Place],
     ) -> None:
         failed, flags = (outputs.pop(), outputs.pop()) if checks else (None, None)
-        for (_, value), buffer in zip(values, outputs, strict=True):
-            value.buffer, value.origin = buffer, None
+        node = self.node
+        for (number, value), buffer in zip(values, outputs, strict=True):
+            value.buffer, value.origin, value.made = buffer, None, (node, number)
         if outputs:
             _remember(outputs)
         numbers = [number for number, _ in values]

@@ -10,39 +10,28 @@ XLA clamps an index that is out of range, and an integer divided by zero is some
 * When a program is built for the CPU client, about all arguments (jax arrays then): the program returns one more
   output, whether each check failed. `compile/poison.py` looks at it, and says what happens to what was computed.
 
-On other clients nothing is checked but numbers, unless inside `check()`: there the op reads its arguments back.
+On other clients nothing is checked but numbers, unless inside `debug.check()`: there the op reads its arguments back.
 """
 
 from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 
-from torch_xla._src.compile import poison
+from torch_xla._src.compile import causes, poison
 from torch_xla._src.graph import lengths
 from torch_xla._src.graph.tensor import XlaTensor
 from torch_xla._src.runtime import client, frames
 
 aten = torch.ops.aten
 Arguments = tuple[Sequence[Any], dict[str, Any]]
-depth = 0  # > 0 inside `check()`
-
-
-@contextmanager
-def check() -> Iterator[None]:
-    """Ops in the block raise at once what the CPU raises for what their arguments hold. Slow: each reads them back."""
-    global depth
-    depth += 1
-    try:
-        yield
-    finally:
-        depth -= 1
+depth = 0  # > 0 inside `debug.check()`
+examine: Callable[..., None] | None = None  # looks at a recording before it is launched, inside `debug.check()`
 
 
 # ---- what is refused: predicates over the elements of torch tensors, numpy and jax arrays alike ----------------------
@@ -427,7 +416,7 @@ def _fits_nothing(refused: Any) -> bool:
 
 
 def _failed(value: Any, refused: Any) -> bool:
-    if depth and value.buffer is None:
+    if depth and value.buffer is None and not causes.nothing_may_run:  # else it is found at the launch
         from torch_xla._src.graph.recorder import RECORDER
 
         RECORDER.buffer(value)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torch_xla._src import api
+from torch_xla._src.graph import contents
 from torch_xla._src.step import modes
 from torch_xla._src.step.arguments import Flat, flatten
 from torch_xla._src.step.block import Step
@@ -39,6 +40,9 @@ class Freezer:
         self.num_calls += 1
         if modes.intercepted():
             self.reason = "a dispatch mode, a function mode, a transform of torch.func or forward-mode AD is active"
+            return self._plain(args, kwargs)
+        if contents.depth:
+            self.reason = "debug.check() is active"
             return self._plain(args, kwargs)
         flat = flatten(args, kwargs)
         result = self._frozen(flat)
