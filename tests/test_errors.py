@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import subprocess
 import sys
+import threading
 import traceback
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import torch_xla
 from tests.same import raised
@@ -196,6 +200,132 @@ def test_out_of_memory():
         huge.tolist()
     _assert_names_this_file(caught.value)
     del huge
+    _assert_intact(*pending)
+
+
+def test_out_of_memory_lists_what_is_live_and_what_the_program_needs():
+    net = nn.Linear(300, 500).to("xla")
+    made = torch.ones(100, 1000, device="xla") * 2
+    net(torch.ones(1, 300, device="xla")).sum().backward()
+    torch_xla.sync()
+    huge = torch.zeros(2**46, device="xla") + made.sum()
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        huge.tolist()
+    text = str(caught.value)
+    live = text.partition("Largest tensors that are live:")[2].splitlines()
+    by_name = {name: line for line in live for name in ("net.weight)", "net.weight.grad)", "made)") if name in line}
+    assert f"400,000 bytes  float32[100, 1000] (made), aten::mul at {__file__}:" in by_name["made)"]
+    assert "600,000 bytes  float32[500, 300]" in by_name["net.weight)"]
+    assert "aten::linear_backward" in by_name["net.weight.grad)"]
+    assert "Memory of the program: arguments 400,000 bytes" in text
+    assert "temporaries" in text
+    assert made.sum().item() == 200_000
+
+
+def test_what_other_tensors_hold_counts(monkeypatch):
+    from torch_xla._src.runtime import memory
+
+    held = torch.ones(1_000_000, device="xla") * 1
+    torch_xla.sync()
+    limit = memory.live_bytes() + 3_000_000
+    monkeypatch.setattr(memory, "host_limit", lambda: limit)
+    more = torch.ones(1_000_000, device="xla") * 2
+    with pytest.raises(torch.OutOfMemoryError, match="other tensors hold"):
+        more.tolist()
+    assert (held[:3] + 1).tolist() == [2, 2, 2]
+
+
+def _broken_callback():
+    """A tensor that a Python callback, which fails, is to compute on the device."""
+    import jax
+
+    from torch_xla.core import xla_builder as xb
+
+    def fail(x):
+        raise ValueError("from the callback")
+
+    def call(x):
+        return jax.pure_callback(fail, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    return xb.call_jax(call, (torch.ones(3, device="xla"),)) + 1
+
+
+# What one may do with a tensor that could not be computed.
+USES = {
+    "tolist": lambda y: y.tolist(),
+    "an op": lambda y: (y + 1).tolist(),
+    "deepcopy": lambda y: copy.deepcopy(y).tolist(),
+    "pickle": lambda y: pickle.dumps(y),
+    "repr": repr,
+    "in place": lambda y: y.add_(1).tolist(),
+    "numpy": lambda y: y.cpu().numpy(),
+    "clone under no_grad": torch.no_grad()(lambda y: y.clone().tolist()),
+    "a view": lambda y: y[1:].tolist(),
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES.keys())
+def test_a_callback_that_fails(use):
+    pending = _pending()
+    y = _broken_callback()
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="from the callback") as caught:
+            use(y)
+        assert f"call_jax.default at {__file__}" in str(caught.value)
+        assert "Traceback" not in str(caught.value)
+    _assert_intact(*pending)
+
+
+def _autocast():
+    with torch.autocast("xla", torch.bfloat16):
+        torch.ones(2, 3, device="xla") @ torch.ones(2, 3, device="xla")
+
+
+def _in_step_block():
+    with torch_xla.step():
+        torch.ones(2, 3, device="xla") @ torch.ones(2, 3, device="xla")
+
+
+def _frozen():
+    @torch_xla.compile(full_graph=True)
+    def step(x, y):
+        return x @ y
+
+    for _ in range(4):
+        step(torch.ones(2, 3, device="xla"), torch.ones(3, 2, device="xla"))
+    step(torch.ones(2, 3, device="xla"), torch.ones(2, 3, device="xla"))
+
+
+def _thread():
+    caught = []
+    thread = threading.Thread(target=lambda: caught.append(raised(_in_step_block)))
+    thread.start()
+    thread.join()
+    raise caught[0]
+
+
+def _checkpointed():
+    def layer(x):
+        return x @ torch.ones(2, 3, device="xla")
+
+    checkpoint(layer, torch.ones(2, 3, device="xla", requires_grad=True), use_reentrant=False)
+
+
+PLACES = {
+    "autocast": _autocast,
+    "a step block": _in_step_block,
+    "a frozen step": _frozen,
+    "a thread": _thread,
+    "a checkpoint": _checkpointed,
+}
+
+
+@pytest.mark.parametrize("case", PLACES.values(), ids=PLACES.keys())
+def test_wrong_shapes_in_other_places(case):
+    pending = _pending()
+    error = raised(case)
+    assert type(error) is RuntimeError
+    _assert_names_this_file(error)
     _assert_intact(*pending)
 
 

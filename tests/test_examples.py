@@ -14,6 +14,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
+
+import torch_xla
 
 FOLDER = Path(__file__).parents[1] / "examples"
 # Settings that keep a run to seconds, and how many programs it may compile. Both: the first step, which makes the
@@ -88,6 +91,7 @@ def code_blocks() -> Iterator[Any]:
         "docs/pytorch_xla.md",
         "docs/dev/README.md",
         "docs/checkpointing.md",
+        "docs/errors.md",
         "docs/frozen-steps.md",
         "docs/mixed_precision.md",
         "docs/varying-lengths.md",
@@ -99,5 +103,11 @@ def code_blocks() -> Iterator[Any]:
 
 @pytest.mark.parametrize("code", list(code_blocks()))
 def test_code_in_documents_runs(code: str, capsys: pytest.CaptureFixture[str]) -> None:
-    exec(compile(code, "documentation", "exec"), {"__name__": "documentation"})
-    assert capsys.readouterr().err == ""
+    names = {"__name__": "documentation"}
+    error = re.search(r"^# raises ([\w.]+): (.*)$", code, re.MULTILINE)  # a glossary of errors: docs/errors.md
+    if error is None:
+        exec(compile(code, "documentation", "exec"), names)
+        assert capsys.readouterr().err == ""
+    else:
+        with pytest.raises(eval(error[1], {"torch": torch, "torch_xla": torch_xla}), match=re.escape(error[2])):
+            exec(compile(code, "documentation", "exec"), names)

@@ -15,7 +15,7 @@ from torch_xla._src import eager
 from torch_xla._src.compile import analysis, causes, donation, poison, program_cache, shape_report, undo, why
 from torch_xla._src.compile.poison import CheckedRow
 from torch_xla._src.compile.program import Program, donatable
-from torch_xla._src.compile.recovery import Recovered, explain, num_bytes, recover, refuse_if_too_large
+from torch_xla._src.compile.recovery import Recovered, explain, independent, num_bytes, recover, refuse_if_too_large
 from torch_xla._src.graph import contents, lengths, usage
 from torch_xla._src.graph.value import Row, Value, ValueRef
 from torch_xla._src.runtime import executions, metrics, precision
@@ -140,7 +140,7 @@ class Launch:
             try:
                 outputs = program(self.buffers, self.floats, self.ints, self.keys, self.prior)
             except Exception as error:
-                raise explain(error, self.node.path()) from error
+                raise explain(error, self.node.path(), program) from error
             if eager.enabled:  # waiting for each op on another thread would slow ops down by a third
                 metrics.sample("EagerOpExecuteTime", time.perf_counter_ns() - start)
             else:
@@ -151,10 +151,14 @@ class Launch:
             self._finish()
 
     def _salvage(self, error: Exception) -> None:
-        """Computes what fits into memory: the smaller live Values, without donation."""
+        """Computes what fits into memory: the smaller live Values, without donation; or what a failed call is no part of."""
         by_size = sorted(self.live, key=lambda item: num_bytes(item[1].spec))
         padded = self.prepared is not None and self.prepared.program is not None
-        keep = len(by_size) - 1 if isinstance(error, torch.OutOfMemoryError) and not padded else 0
+        keep = 0 if padded else len(by_size) - 1
+        if not isinstance(error, torch.OutOfMemoryError):
+            good = set(independent(self.node.path(), [number for number, _ in self.live]))
+            by_size = [item for item in by_size if item[0] in good]
+            keep = min(keep, len(by_size))
         while keep and not any(b.is_deleted() for b in self.leaf_buffers):
             chosen = by_size[:keep]
             try:

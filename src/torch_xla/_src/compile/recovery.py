@@ -20,38 +20,102 @@ import torch.utils._pytree as pytree
 from torch_xla._src.compile import undo
 from torch_xla._src.compile.plan import Use, uses
 from torch_xla._src.compile.poison import CheckedRow, inherited, outputs_with
-from torch_xla._src.compile.program import Inputs, Program, RowError, flags_of
+from torch_xla._src.compile.program import Inputs, Program, RowError, bytes_needed, flags_of
 from torch_xla._src.graph.value import Ref, Row, Spec
-from torch_xla._src.runtime import client, memory, transfer
+from torch_xla._src.runtime import client, live, memory, transfer
 
 if TYPE_CHECKING:
     from torch_xla._src.compile.launch import Launch
+
+
+_WORTH_A_LOOK = 8  # a program that needs less than this part of the memory is not held against what is live
+_NUM_LARGEST = 5
 
 
 class CompileWarning(UserWarning):
     """A recording did not compile as a whole."""
 
 
-def explain(error: Exception, rows: Sequence[Row]) -> Exception:
+def explain(error: Exception, rows: Sequence[Row], program: Program | None = None) -> Exception:
     """The exception to raise for an error of the device: of the class PyTorch raises, with the user's line."""
     text = str(error)
     if "RESOURCE_EXHAUSTED" in text:
-        return out_of_memory(text.splitlines()[0], rows)
-    return RuntimeError(f"device xla failed to run the program recorded up to {rows[-1].line}: {text}")
+        return out_of_memory(text.splitlines()[0], rows, program)
+    calls = [row for row in rows if _may_fail(row)]
+    suspects = "".join(f"; it calls {row.op} at {row.line or 'an unknown line'}" for row in calls[:_NUM_LARGEST])
+    return RuntimeError(
+        f"device xla failed to run the program recorded up to {rows[-1].op} at {rows[-1].line or 'an unknown line'}"
+        f"{suspects}: {_essence(text)}"
+    )
+
+
+def _may_fail(row: Row) -> bool:
+    """Whether a row may run the user's Python: a callback in a JAX function."""
+    return bool(row.op._schema.name == "torch_xla::call_jax")
+
+
+def independent(rows: Sequence[Row], numbers: Sequence[int]) -> list[int]:
+    """Those of the outputs that depend on no row that may have failed; none if there is no such row."""
+    errors: dict[int, Exception] = {}
+    for row in rows:
+        if _may_fail(row) or inherited(errors, row) is not None:
+            errors |= outputs_with(RuntimeError(), row)
+    return [number for number in numbers if number not in errors] if errors else []
+
+
+def _essence(text: str) -> str:
+    """An error of the device without the traceback that it may hold: the first line, and the last of a Python exception."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not any(line.startswith("Traceback") or "Traceback (most recent" in line for line in lines):
+        return text
+    raised = [line for line in lines if line[:1].isalpha() and ": " in line and "Traceback" not in line]
+    return f"{lines[0].partition('Traceback')[0].rstrip(' :')}: {raised[-1] if raised else lines[-1]}"
 
 
 def refuse_if_too_large(program: Program) -> None:
-    """OutOfMemoryError before the run, on CPU: there XLA may end the process when an allocation fails."""
-    if client.device_type() == "CPU" and program.bytes_needed > (limit := memory.host_limit()):
-        raise out_of_memory(f"the program needs {program.bytes_needed:,} bytes of {limit:,}", program.rows)
+    """OutOfMemoryError before the run, on CPU: there XLA may end the process when an allocation fails.
+
+    What other tensors hold counts too, but is looked up only for a program that needs a part of the memory worth the time.
+    """
+    if client.device_type() != "CPU":
+        return
+    needed, limit = program.bytes_needed, memory.host_limit()
+    if needed <= limit // _WORTH_A_LOOK:
+        return
+    others = max(memory.live_bytes() - program.executable.memory_analysis().argument_size_in_bytes, 0)
+    if needed + others > limit:
+        text = f"the program needs {needed:,} bytes of {limit:,}, of which other tensors hold {others:,}"
+        raise out_of_memory(text, program.rows, program)
 
 
-def out_of_memory(text: str, rows: Sequence[Row]) -> torch.OutOfMemoryError:
-    """The exception that names the largest result and its line."""
-    largest = max(rows, key=_bytes)
-    return torch.OutOfMemoryError(
-        f"device xla is out of memory: {text}. The largest result of the program is {_bytes(largest):,} "
-        f"bytes, of {largest.op} at {largest.line or 'an unknown line'}"
+def out_of_memory(text: str, rows: Sequence[Row], program: Program | None = None) -> torch.OutOfMemoryError:
+    """The exception that names the largest results of the program, its memory, and the largest live tensors by line."""
+    if program is not None:
+        rows = [row for row, use in zip(rows, uses(rows, program.live), strict=True) if use is Use.RUN] or rows
+    largest = sorted(rows, key=_bytes, reverse=True)[:_NUM_LARGEST]
+    results = [f"  {_bytes(row):>16,} bytes  {row.op} at {row.line or 'an unknown line'}" for row in largest]
+    parts = [
+        f"device xla is out of memory: {text}. The largest result of the program is {_bytes(largest[0]):,} bytes, of "
+        f"{largest[0].op} at {largest[0].line or 'an unknown line'}",
+        *([f"Memory of the program: {_memory_of(program)}"] if program is not None else []),
+        "Largest results that it computes (one that is fused takes no memory):",
+        *results,
+        "Largest tensors that are live:",
+        live.table() or "  none",
+        "To need less: smaller batches, torch.utils.checkpoint, a narrower dtype under torch.autocast, del of what is done "
+        "with, torch_xla.sync() at the end of each step",
+    ]
+    return torch.OutOfMemoryError("\n".join(parts))
+
+
+def _memory_of(program: Program) -> str:
+    plan = program.executable.memory_analysis()
+    if plan is None:
+        return "the compiler does not tell"
+    peak = getattr(plan, "peak_memory_in_bytes", 0) or bytes_needed(program.executable)
+    return (
+        f"arguments {plan.argument_size_in_bytes:,} bytes, outputs {plan.output_size_in_bytes:,} (of which "
+        f"{plan.alias_size_in_bytes:,} in buffers of arguments), temporaries {plan.temp_size_in_bytes:,}, peak {peak:,}"
     )
 
 

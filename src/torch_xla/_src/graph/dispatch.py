@@ -18,7 +18,7 @@ from torch_xla._src.graph.opinfo import host_leaf, op_info
 from torch_xla._src.graph.recorder import RECORDER
 from torch_xla._src.graph.tensor import DEVICE, XlaTensor, inner_of_value, value_of
 from torch_xla._src.graph.value import Spec, Value
-from torch_xla._src.runtime import metrics, rng, transfer
+from torch_xla._src.runtime import live, metrics, rng, transfer
 
 aten = torch.ops.aten
 _MAX_DIMS = 64  # NumPy's limit
@@ -158,7 +158,11 @@ def _zeros(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 def download(inner: XlaTensor) -> torch.Tensor:
     """A host copy of an inner tensor; cuts the recording if it is pending."""
     spec = inner.value.spec
-    host = transfer.download(RECORDER.buffer(inner.value), spec.dtype)
+    buffer = RECORDER.buffer(inner.value)
+    try:
+        host = transfer.download(buffer, spec.dtype)
+    except RuntimeError as error:  # of JAX: the device has failed since the launch
+        raise _failed_since(inner.value, error) from error
     if spec.strides is None:
         return host
     # The strides of a copy: those of the original if it has no holes and no overlap (`t()`), else what PyTorch chooses.
@@ -166,6 +170,15 @@ def download(inner: XlaTensor) -> torch.Tensor:
         torch.empty_strided(spec.shape, spec.strides, dtype=spec.dtype, device="meta"), device="cpu"
     )
     return copy.copy_(host)
+
+
+def _failed_since(value: Value, error: RuntimeError) -> Exception:
+    row = live.row_of(value)
+    if row is None:
+        return error
+    from torch_xla._src.compile import recovery  # imports JAX
+
+    return recovery.explain(error, row.path())
 
 
 def upload_like(spec: Spec, source: torch.Tensor) -> XlaTensor:
