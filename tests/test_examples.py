@@ -94,7 +94,9 @@ def code_blocks() -> Iterator[Any]:
         "docs/errors.md",
         "docs/frozen-steps.md",
         "docs/mixed_precision.md",
+        "docs/time-report.md",
         "docs/varying-lengths.md",
+        "docs/why-compiled.md",
     ):
         text = (FOLDER.parent / document).read_text()
         for number, code in enumerate(re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)):

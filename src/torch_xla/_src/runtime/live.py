@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import gc
 import math
-import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
 
 from torch_xla._src.graph.tensor import value_of
 from torch_xla._src.graph.value import Row, Value
-from torch_xla._src.runtime import frames
+from torch_xla._src.runtime import names
 
 _UPLOADED = "moved or made from host data"
 
@@ -61,8 +58,8 @@ def live_tensors() -> list[LiveTensor]:
     for found in gc.get_objects():
         if type(found) is Value and found.buffer is not None and not _is_deleted(found.buffer):
             values.setdefault(id(found.buffer), found)
-    names = _names()
-    described = [_described(value, names.get(id(value.buffer), ())) for value in values.values()]
+    named = _names()
+    described = [_described(value, named.get(id(value.buffer), ())) for value in values.values()]
     return sorted(described, key=lambda tensor: -tensor.num_bytes)
 
 
@@ -89,35 +86,12 @@ def _described(value: Value, names: tuple[str, ...]) -> LiveTensor:
 def _names() -> dict[int, tuple[str, ...]]:
     """By the identity of the buffer: what the user's frames and the modules in them call a tensor."""
     found: dict[int, list[str]] = {}
-    for name, tensor in _named():
+    for name, tensor in names.tensors():
         if (buffer := _buffer_of(tensor)) is not None:
-            names = found.setdefault(id(buffer), [])
-            if name not in names and len(names) < 3:
-                names.append(name)
-    return {key: tuple(names) for key, names in found.items()}
-
-
-def _named() -> Iterator[tuple[str, torch.Tensor]]:
-    frame = frames.user_frame() or sys._getframe()
-    while frame is not None:
-        if not frames.is_library(frame.f_code.co_filename):
-            for name, held in list(frame.f_locals.items()):
-                if isinstance(held, torch.Tensor):
-                    yield name, held
-                    if held.is_leaf and held.grad is not None:
-                        yield f"{name}.grad", held.grad
-                elif isinstance(held, nn.Module):
-                    yield from _of_module(name, held)
-        frame = frame.f_back  # type: ignore[assignment]
-
-
-def _of_module(name: str, module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    for path, parameter in module.named_parameters():
-        yield f"{name}.{path}", parameter
-        if parameter.grad is not None:
-            yield f"{name}.{path}.grad", parameter.grad
-    for path, buffer in module.named_buffers():
-        yield f"{name}.{path}", buffer
+            known = found.setdefault(id(buffer), [])
+            if name not in known and len(known) < 3:
+                known.append(name)
+    return {key: tuple(known) for key, known in found.items()}
 
 
 def _buffer_of(tensor: torch.Tensor) -> Any:

@@ -27,7 +27,7 @@ def of_values(wanted: Mapping[int, Any]) -> dict[int, str]:
     keys = {id(value): key for key, value in wanted.items() if value is not None}
     found: dict[int, str] = {}
     if keys:
-        for name, tensor in _tensors():
+        for name, tensor in tensors():
             key = keys.get(id(value_of(tensor)))
             if key is not None:
                 found.setdefault(key, name)
@@ -36,7 +36,8 @@ def of_values(wanted: Mapping[int, Any]) -> dict[int, str]:
     return found
 
 
-def _tensors() -> Iterator[tuple[str, torch.Tensor]]:
+def tensors() -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors on the device with their names: local variables of the user's functions that run, then what these hold."""
     frame, seen = frames.user_frame(), 0
     while frame is not None and seen < _MAX_FRAMES:
         if not frames.is_library(frame.f_code.co_filename):
