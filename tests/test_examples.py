@@ -92,6 +92,7 @@ def code_blocks() -> Iterator[Any]:
         "docs/dev/README.md",
         "docs/checkpointing.md",
         "docs/errors.md",
+        "docs/loading.md",
         "docs/frozen-steps.md",
         "docs/mixed_precision.md",
         "docs/time-report.md",
@@ -104,7 +105,10 @@ def code_blocks() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("code", list(code_blocks()))
-def test_code_in_documents_runs(code: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_code_in_documents_runs(
+    code: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     names = {"__name__": "documentation"}
     error = re.search(r"^# raises ([\w.]+): (.*)$", code, re.MULTILINE)  # a glossary of errors: docs/errors.md
     if error is None:

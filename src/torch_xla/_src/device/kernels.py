@@ -74,6 +74,13 @@ def _empty_strided(
     return _unset(size, dtype, layout, strides)
 
 
+def _empty_permuted(
+    size: Any, physical_layout: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
+) -> torch.Tensor:
+    """What `torch.empty_like` of a meta tensor comes to; PyTorch's own form takes a view, for which memory is made."""
+    return _empty_strided(size, torch.empty_permuted(size, physical_layout, device="meta").stride(), dtype, layout)
+
+
 def _factory(op: Any) -> Callable[..., torch.Tensor]:
     """A kernel that records a factory op as it is called."""
 
@@ -120,6 +127,7 @@ def install() -> None:
     """Registers the kernels. A factory that this torch lacks is passed over."""
     _library.impl("empty.memory_format", _empty)
     _library.impl("empty_strided", _empty_strided)
+    _library.impl("empty_permuted", _empty_permuted)
     _library.impl("_efficientzerotensor", _zeros)  # forward-mode derivatives start with it
     _library.impl("_copy_from", _copy_from)
     _library.impl("_copy_from_and_resize", _copy_from)

@@ -34,3 +34,9 @@ def keep_freed_memory() -> bool:
     mallopt = ctypes.CDLL(None).mallopt
     settings = ((_TRIM_THRESHOLD, _KEPT), (_MMAP_THRESHOLD, _LARGEST), (_ARENA_MAX, 1))
     return all(mallopt(parameter, value) for parameter, value in settings)
+
+
+def give_back() -> None:
+    """Returns what glibc keeps of freed memory to the operating system, holes between live blocks too."""
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)

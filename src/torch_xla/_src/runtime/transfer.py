@@ -13,11 +13,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from torch_xla._src.runtime import client, metrics
+from torch_xla._src.runtime import client, mapped_files, metrics
 
 # numpy has no such dtypes; their bits travel as integers of the same width.
 _BITS = {torch.bfloat16: torch.int16}
 _BITS |= {getattr(torch, n): torch.uint8 for n in dir(torch) if n.startswith("float8_")}
+
+_ALIGNMENT = 64  # bytes: XLA's CPU client copies what is aligned less, so that it would be there twice
+_WORTH_ALIGNING = 1 << 16  # bytes
+_LARGE = 1 << 24  # bytes; from here on waiting for a transfer costs less than a second copy on the host
 
 watcher: Callable[[torch.Tensor, Any], None] | None = None  # told of each upload, while a step is observed
 
@@ -36,14 +40,29 @@ def upload(tensor: torch.Tensor, placement: Any = None) -> Any:
     array = tensor.view(_BITS[tensor.dtype]).numpy().view(dtype) if tensor.dtype in _BITS else tensor.numpy()
     array = array.reshape(tensor.shape)  # .view() of a 0-d array of another dtype may add a dimension
     # JAX reads the host memory after device_put returns, or for ever (on CPU it aliases it, whatever `may_alias` says),
-    # while the user may write to the tensor: hand over a private copy.
+    # while the user may write to the tensor: hand over a private copy, or wait.
+    waits = array.nbytes >= _LARGE and client.device_type() != "CPU"
     with jax.enable_x64(True):
-        buffer = jax.device_put(array.copy(), placement or client.default_device())
+        buffer = jax.device_put(array if waits else _private(array), placement or client.default_device())
+    if waits:
+        buffer.block_until_ready()
+    mapped_files.let_go(given.data_ptr(), given.nbytes)  # Note [Mapped checkpoints]
     metrics.sample("TransferToDeviceTime", time.perf_counter_ns() - start)
     metrics.sample("OutboundData", array.nbytes)
     if watcher is not None:
         watcher(given, buffer)
     return buffer
+
+
+def _private(array: Any) -> Any:
+    """A copy of a contiguous array, aligned so that XLA's CPU client takes it as it is."""
+    if array.nbytes < _WORTH_ALIGNING:
+        return array.copy()
+    memory = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    copy = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    np.copyto(copy, array)
+    return copy
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Any:
