@@ -93,6 +93,7 @@ def code_blocks() -> Iterator[Any]:
         "docs/checkpointing.md",
         "docs/errors.md",
         "docs/loading.md",
+        "docs/memory.md",
         "docs/frozen-steps.md",
         "docs/mixed_precision.md",
         "docs/time-report.md",

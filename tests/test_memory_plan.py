@@ -1,0 +1,121 @@
+"""The memory plan of a program: XLA's figures, an estimate of what they are made of, and nothing is run for it."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import torch_xla
+import torch_xla.debug.metrics as met
+from torch_xla._src.compile import donation
+from torch_xla._src.compile.program import bytes_needed
+from torch_xla._src.graph.recorder import RECORDER
+from torch_xla.debug import memory
+
+MEGABYTE = 1 << 20
+
+
+def step(model, optimizer, x):
+    optimizer.zero_grad()
+    model(x).square().mean().backward()
+    optimizer.step()
+
+
+def training():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8)).to("xla")
+    return model, torch.optim.SGD(model.parameters(), lr=0.1), torch.randn(32, 64).to("xla")
+
+
+def test_a_plan_runs_nothing_and_the_launch_takes_the_program_that_it_compiled():
+    model, optimizer, x = training()
+    torch_xla.sync()
+    met.clear_all()
+    with torch_xla.step():
+        step(model, optimizer, x)
+        pending, cuts = RECORDER.pending, RECORDER.num_cuts
+        plan, again = memory.plan(), memory.plan()
+        assert (RECORDER.pending, RECORDER.num_cuts) == (pending, cuts)
+        assert plan == again
+        assert met.counter_value("UncachedCompile") == 1
+        assert met.counter_value("ExecuteComputation") is None
+    assert met.counter_value("UncachedCompile") == 1
+    assert donation._last.program.donated
+    assert plan.peak == bytes_needed(donation._last.program.executable)
+    assert plan == memory.last()
+    weights = [p.detach().cpu() for p in model.parameters()]
+    model, optimizer, x = training()
+    with torch_xla.step():
+        step(model, optimizer, x)
+    for ours, unplanned in zip(weights, model.parameters(), strict=True):
+        assert torch.equal(ours, unplanned.detach().cpu())
+
+
+def test_the_figures_of_a_program_that_can_be_counted_by_hand():
+    x = torch.zeros(MEGABYTE // 4, device="xla")
+    torch_xla.sync()
+    y = torch.sort(x).values
+    plan = memory.plan()
+    assert (plan.outputs, plan.aliased, plan.fits) == (MEGABYTE, 0, True)
+    assert MEGABYTE <= plan.arguments < MEGABYTE + 100
+    assert plan.estimated_peak >= 2 * MEGABYTE
+    assert plan.limit == torch_xla.core.xla_model.get_memory_info()["bytes_limit"]
+    del y
+
+
+def test_the_estimate_frees_what_is_read_for_the_last_time():
+    x = torch.zeros(MEGABYTE // 4, device="xla")
+    torch_xla.sync()
+    y = x
+    for _ in range(10):
+        y = y.view(2, -1).sin().view(-1)  # views take nothing
+    plan = memory.plan()
+    assert plan.estimated_peak == 3 * MEGABYTE  # x, and the two of a row
+    assert sum(plan.at_peak().values()) == plan.estimated_peak
+    assert all("test_memory_plan.py" in p.line for p in plan.positions)
+
+
+def test_table_and_pictures(tmp_path):
+    model, optimizer, x = training()
+    with torch_xla.step():
+        step(model, optimizer, x)
+        plan = memory.plan()
+    text = str(plan)
+    assert f"{plan.peak:,}" in text
+    assert "by XLA" in text
+    assert "Estimate" in text
+    plan.save_html(tmp_path / "plan.html")
+    page = (tmp_path / "plan.html").read_text()
+    assert page.count("<polygon") == len(plan.series()) > 1
+    assert "(&lt;" not in text
+    plan.save_png(tmp_path / "plan.png")
+    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_png_without_matplotlib(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
+    y = torch.ones(2, device="xla") + 1
+    plan = memory.plan(y)
+    with pytest.raises(ImportError, match="install it, or use save_html"):
+        plan.save_png(tmp_path / "plan.png")
+
+
+def test_nothing_pending():
+    torch_xla.sync()
+    with pytest.raises(ValueError, match="nothing is pending"):
+        memory.plan()
+    x = torch.ones(2, device="xla") + 1
+    torch_xla.sync()
+    with pytest.raises(ValueError, match="nothing to plan"):
+        memory.plan(x)
+
+
+def test_a_limit_of_compiles_leaves_all_pending():
+    y = torch.ones(2, 7, 3, device="xla").cosh() + 41
+    with torch_xla.debug.limit_compiles(0), pytest.raises(torch_xla.debug.CompileLimitError):
+        memory.plan()
+    memory.plan()
+    assert y[0, 0, 0].item() == pytest.approx(42.543, abs=1e-3)
