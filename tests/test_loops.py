@@ -10,6 +10,8 @@ import torch
 import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
+from torch_xla._src.compile import donation
+from torch_xla.debug import memory
 from torch_xla.experimental.assume_pure import PureModule, assume_pure, assume_pure_torch
 from torch_xla.experimental.fori_loop import fori_loop, while_loop
 from torch_xla.experimental.scan import scan
@@ -134,8 +136,8 @@ def test_functions_with_effects_that_a_trace_would_lose_are_errors():
         scan(writes_argument, init, xs)
     with pytest.raises(ValueError, match=r"uses an xla tensor of shape \[3, 3\] that it was not given"):
         scan(lambda c, x: (c @ held[0], None), init, xs)
-    with pytest.raises(NotImplementedError, match="draws random numbers"):
-        scan(lambda c, x: (c + torch.rand_like(c), None), init, xs)
+    with pytest.raises(ValueError, match="remat is 'all', and has to be one of nothing, dots, offload"):
+        scan(lambda c, x: (c + x, None), init, xs, remat="all")
     with pytest.raises(TypeError, match="carry"):
         scan(lambda c, x: (c.sum(), None), init, xs)
     assert torch.equal(pending, w + 1)  # neither changed nor lost
@@ -175,6 +177,84 @@ def test_layers_that_differ_or_are_none():
     assert scan_layers([torch.nn.ReLU(), torch.nn.Tanh()], -x).tolist() == [[0] * 4] * 2
     with pytest.raises(ValueError, match="layer 1 differs from layer 0"):
         scan_layers([torch.nn.Linear(4, 4), torch.nn.Linear(4, 4, bias=False)], x)
+
+
+@pytest.mark.parametrize("remat", ["nothing", "dots", "offload"])
+def test_layers_are_computed_again_with_the_numbers_they_had(remat):
+    def layers(dropout):
+        torch.manual_seed(0)
+        parts = [
+            torch.nn.Linear(8, 8),
+            torch.nn.GELU(),
+            torch.nn.Dropout(dropout),
+            torch.nn.Linear(8, 8),
+            torch.nn.Tanh(),
+        ]
+        return torch.nn.ModuleList([copy.deepcopy(torch.nn.Sequential(*parts)) for _ in range(4)]).to("xla")
+
+    def gradients(dropout, remat):
+        ours, x = layers(dropout), torch.ones(16, 8, device="xla")
+        torch.manual_seed(1)
+        result = scan_layers(ours, x, remat=remat)
+        result.square().sum().backward()
+        return [result.detach().cpu(), *[p.grad.cpu() for p in ours.parameters()]]
+
+    for dropout in (0.0, 0.5):
+        for a, b in zip(gradients(dropout, remat), gradients(dropout, None), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    assert not torch.equal(gradients(0.5, remat)[0], gradients(0.0, remat)[0])
+
+
+def test_rematerialisation_saves_temporaries_and_the_program_does_not_grow_with_the_layers():
+    def backward(remat, count):
+        torch_xla.sync()
+        torch.manual_seed(0)
+        layers = [
+            torch.nn.Sequential(torch.nn.Linear(32, 128), torch.nn.GELU(), torch.nn.Linear(128, 32))
+            for _ in range(count)
+        ]
+        layers = torch.nn.ModuleList(layers).to("xla")
+        scan_layers(layers, torch.ones(256, 32, device="xla"), remat=remat).square().sum().backward()
+        torch_xla.sync()
+        return memory.last().temporaries, donation._last.program.executable.as_text()
+
+    every, dots, nothing = (backward(remat, 16)[0] for remat in (None, "dots", "nothing"))
+    assert nothing < dots < every
+    assert nothing < every / 2
+
+    def in_loops(text):
+        return text.count(" while(")
+
+    assert in_loops(backward("nothing", 4)[1]) == in_loops(backward("nothing", 16)[1])
+
+
+def test_each_iteration_draws_its_own_numbers_and_the_seed_decides_them():
+    init, xs, _ = (t.to("xla") for t in numbers())
+
+    def draw():
+        torch.manual_seed(3)
+        return scan(lambda c, x: (c, torch.rand_like(x)), init, xs)[1].cpu()
+
+    drawn = draw()
+    assert torch.equal(drawn, draw())
+    assert len({tuple(x.flatten().tolist()) for x in drawn}) == LENGTH
+    torch.manual_seed(3)
+    state = xm.get_rng_state()
+    scan(lambda c, x: (c + x, None), init, xs)
+    assert xm.get_rng_state() == state  # none is drawn where none is needed
+
+
+def test_a_layer_that_stops_training_drops_nothing():
+    layers = torch.nn.ModuleList(
+        [torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5)) for _ in range(3)]
+    ).to("xla")
+    x = torch.ones(8, 4, device="xla")
+    scan_layers(layers, x).cpu()
+    layers.eval()
+    expected = x
+    for one in layers:
+        expected = one(expected)
+    torch.testing.assert_close(scan_layers(layers, x), expected, rtol=1e-5, atol=1e-5)
 
 
 # ---- loops without a fixed length -----------------------------------------------------------------------------------

@@ -6,18 +6,50 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import torch
 from jax import lax
 
-from torch_xla._src.torch_function import call_with
+from torch_xla._src.ops.lower import DrawsNumbers
+from torch_xla._src.runtime import client
+from torch_xla._src.torch_function import call_with, of_function
+
+KEPT = {  # by name of a policy, what the backward pass finds kept of an iteration, beside the carry it began with
+    "nothing": jax.checkpoint_policies.nothing_saveable,
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "offload": jax.checkpoint_policies.offload_dot_with_no_batch_dims("device", "pinned_host"),
+}
 
 
-def scan(fn: Callable[..., Any], init: Any, xs: Any) -> Any:
-    """`lax.scan` of a torch function."""
+def scan(fn: Callable[..., Any], init: Any, xs: Any, remat: str | None = None) -> Any:
+    """`lax.scan` of a torch function, whose iterations draw numbers of their own. remat: a policy of `KEPT`, or None."""
+    # On CPU there is no other memory to put anything into.
+    policy = None if remat is None else KEPT["dots" if remat == "offload" and client.device_type() == "CPU" else remat]
 
     def make(body: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda captured, init, xs: lax.scan(lambda c, x: tuple(body(captured, c, x)), init, xs)
+        def run(captured: Any, init: Any, xs: Any, seed: Any) -> Any:
+            def step(carry: Any, given: Any) -> Any:
+                x, number = given
+                key = None if seed is None else jax.random.fold_in(jax.random.key(seed), number)
+                return tuple(body(captured, carry, x, key=key))
 
-    return call_with([fn], make, (init, xs), "scan")
+            # prevent_cse=False: within a loop XLA cannot merge the repetition with the original.
+            kept = step if policy is None else jax.checkpoint(step, policy=policy, prevent_cse=False)
+            length = next(leaf.shape[0] for leaf in jax.tree.leaves(xs))
+            return lax.scan(kept, init, (xs, jnp.arange(length)))
+
+        return run
+
+    if of_function(fn) not in _draws:
+        try:
+            return call_with([fn], make, (init, xs, None), ("scan", remat))
+        except DrawsNumbers:  # so no number is drawn for the loops that do not
+            _draws.add(of_function(fn))
+    seed = torch.randint(0, 2**62, (), device="xla")
+    return call_with([fn], make, (init, xs, seed), ("scan", remat))
+
+
+_draws: set[Any] = set()  # functions that draw random numbers
 
 
 def while_loop(cond: Callable[..., Any], body: Callable[..., Any], carried: Sequence[Any], extra: Sequence[Any]) -> Any:

@@ -96,6 +96,10 @@ class Captures:
         """The tensors, nested in the way that `replaced` takes them."""
         return [[place.get() for place in self.places], [self._named(module) for module in self.modules]]
 
+    def modes(self) -> tuple[bool, ...]:
+        """Which modules train: another trace if that changes."""
+        return tuple(part.training for module in self.modules for part in module.modules())
+
     @contextlib.contextmanager
     def replaced(self, tensors: Any) -> Iterator[None]:
         """A context in which the functions find other tensors."""
@@ -141,7 +145,7 @@ def on_arrays(function: Callable[..., Any], captures: Captures) -> Callable[...,
     return traced
 
 
-def _identity(function: Any) -> Any:
+def of_function(function: Any) -> Any:
     """What tells a function apart: a lambda that is made anew in each step is the same one if it captures the same.
 
     Captured tensors are inputs, so they do not count.
@@ -156,7 +160,7 @@ def _of_value(value: Any) -> Any:
     if isinstance(value, torch.Tensor) and value.is_xla:
         return "tensor"
     if inspect.isfunction(value):
-        return _identity(value)
+        return of_function(value)
     if isinstance(value, (bool, int, str, type(None))):
         return type(value), value
     return (float, repr(value)) if isinstance(value, float) else id(value)
@@ -172,7 +176,7 @@ def call_with(
     """
     captures = Captures(functions)
     function = make(*(on_arrays(f, captures) for f in functions))
-    identity = (name, *map(_identity, functions))
+    identity = (name, *map(of_function, functions), captures.modes())
     _kept.setdefault(identity, functions)  # so that no other object gets one of these identities
     return call(function, (captures.tensors(), *args), override_hash=identity, wide=True)
 

@@ -24,14 +24,20 @@ def scan(
     xs: Any,
     partition_fn: Any = default_partition,
     is_fn_pure: bool = False,
+    remat: str | None = None,
 ) -> tuple[Any, Any]:
     """`carry, y = fn(carry, x)` for each x along dim 0 of the tensors in `xs`; gives the last carry and all y, stacked.
 
     All of them may be nested. `fn` is traced once, and the program holds one loop, whatever the length; it is
-    differentiable. carry keeps its shapes and dtypes. Tensors that `fn` captures get gradients too; it must not draw random
-    numbers or write to what it captures. partition_fn, is_fn_pure: taken for compatibility; traces are always kept.
+    differentiable. carry keeps its shapes and dtypes. Tensors that `fn` captures get gradients too; it must not write
+    to what it captures. Each iteration draws random numbers of its own, from the state of the device.
+    partition_fn, is_fn_pure: taken for compatibility; traces are always kept.
 
-    ValueError if `fn` cannot be called, `xs` holds no tensors, or they differ in length.
+    remat: what the backward pass finds kept of an iteration, beside its inputs; it computes the rest again. "nothing"; "dots":
+    results of matrix products without batch dims; "offload": these, in memory of the host (on CPU as "dots"); None: all
+    that it needs. See docs/checkpointing.md.
+
+    ValueError if remat is none of these, `fn` cannot be called, `xs` holds no tensors, or they differ in length.
     """
     if not callable(fn):
         raise ValueError(f"fn {fn} must be callable")
@@ -47,9 +53,12 @@ def scan(
         raise ValueError(f"the tensors in xs differ in length: {sorted(lengths)}")
     if not lengths - {0}:
         raise ValueError("the tensors in xs are empty along dim 0: fn would never be called")
+    from torch_xla._src.loops import KEPT
     from torch_xla._src.loops import scan as run
 
-    return run(fn, init, xs)
+    if remat is not None and remat not in KEPT:
+        raise ValueError(f"remat is {remat!r}, and has to be one of {', '.join(KEPT)}, or None")
+    return run(fn, init, xs, remat)
 
 
 __getattr__ = surface.missing(__name__)

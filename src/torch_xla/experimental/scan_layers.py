@@ -16,11 +16,13 @@ def scan_layers(
     input_data: Any,
     partition_fn: Any = default_partition,
     is_layer_pure: bool = False,
+    remat: str | None = None,
 ) -> Any:
     """What the layers give one after the other, the output of each being the input of the next.
 
     They have to be of one structure: parameters of the same names, shapes and dtypes. The program holds one layer and a
-    loop over stacked parameters, so compiling takes as long for a hundred layers as for one. ValueError if they differ.
+    loop over stacked parameters, so compiling takes as long for a hundred layers as for one. remat: as for `scan`, by layer.
+    ValueError if they differ.
     """
     found = list(layers)
     if not found:
@@ -35,12 +37,12 @@ def scan_layers(
         for layer in found:
             input_data = layer(input_data)
         return input_data
-    carry, _ = scan(_one_layer(first), input_data, stacked)
+    carry, _ = scan(_one_layer(first), input_data, stacked, remat=remat)
     return carry
 
 
 class _OneLayer:
-    """A layer as a function of its input and its parameters; one object for each layer, so that it is recognised."""
+    """A layer as a function of its input and its parameters; one object for each layer and mode, so that it is recognised."""
 
     def __init__(self, layer: torch.nn.Module) -> None:
         self.layer = layer
@@ -50,10 +52,9 @@ class _OneLayer:
 
 
 def _one_layer(layer: torch.nn.Module) -> _OneLayer:
-    if "_torch_xla_as_function" not in layer.__dict__:
-        layer.__dict__["_torch_xla_as_function"] = _OneLayer(layer)
-    found: _OneLayer = layer.__dict__["_torch_xla_as_function"]
-    return found
+    modes = tuple(part.training for part in layer.modules())
+    known: dict[Any, _OneLayer] = layer.__dict__.setdefault("_torch_xla_as_function", {})
+    return known.setdefault(modes, _OneLayer(layer))
 
 
 __getattr__ = surface.missing(__name__)

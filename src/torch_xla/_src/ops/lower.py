@@ -22,6 +22,10 @@ class NoLowering(Exception):
     """The op has neither a lowering nor a decomposition: only PyTorch's CPU kernel can compute it."""
 
 
+class DrawsNumbers(NotImplementedError):
+    """A function that is traced without a seed draws random numbers."""
+
+
 class CapturedTensor(Exception):
     """A function that is traced uses an xla tensor that it was not given; holds its shape."""
 
@@ -69,7 +73,7 @@ def lower(overload: Any, args: Any, kwargs: Any, specs: list[OutSpec | None], ke
         outputs = _decompose(overload, args, kwargs, key)
     else:
         if lowering.random and key is None:
-            raise NotImplementedError(f"{overload} draws random numbers, and there is no seed to draw them from here")
+            raise DrawsNumbers(f"{overload} draws random numbers, and there is no seed to draw them from here")
         extra: list[Any] = [key] if lowering.random else []
         if lowering.specs:
             extra.append(specs[0] if len(specs) == 1 else specs)
