@@ -95,6 +95,7 @@ RIGHT = {
     "random numbers": lambda: torch.randn(3, device="xla").exp() + torch.rand(3, device="xla"),
     "bool, integers": lambda: (torch.arange(5, device="xla") > 2).long().cumsum(0),
     "complex": lambda: torch.fft.fft(torch.arange(8.0, device="xla")).abs(),
+    "a sum that cancels": lambda: torch.linspace(-3, 3, 81, device="xla").sin().sum(),
     "training": _model(),
     "autocast": _model(torch.bfloat16),
     "a convolution": lambda: F.conv2d(torch.randn(1, 2, 5, 5, device="xla"), torch.randn(3, 2, 3, 3, device="xla")),

@@ -62,8 +62,8 @@ def check(
     * nonfinite: CheckError for the first op that makes NaN of inputs without NaN, or Inf of finite ones.
     * against_cpu: CheckError for the first op whose result on the device departs from that of PyTorch's CPU kernel on the
       same inputs, by more than `rtol * |cpu| + atol`. If those are None they follow from the dtype (float32: 1e-4, and 2e-5
-      of the largest element); integers have to be equal. Ops that draw random numbers, have no CPU kernel or no determined
-      result are left out: `notes` of the context says which.
+      of the largest element of inputs and result); integers have to be equal. Ops that draw random numbers, have no CPU
+      kernel or no determined result are left out: `notes` of the context says which.
 
     It is raised when what has been recorded is launched, or at the end of the block, and before anything runs: all stays
     pending. `finding` of the error has what its text says. Slow: the block is computed twice, and read back.

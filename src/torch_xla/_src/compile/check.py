@@ -200,7 +200,7 @@ class Check:
                 got = transfer.download(buffer, host.dtype)
                 if not self.against_cpu and (_has_nonfinite(host) or not _has_nonfinite(got)):
                     continue
-                wrong = difference(got, host, self.rtol, self.atol)
+                wrong = difference(got, host, self.rtol, self.atol, _scale(replay, row))
                 if wrong is not None:
                     text = wrong.text if len(row.outs) == 1 else f"output {number - row.base}: {wrong.text}"
                     raise _Found(position, CheckError(_finding("departs", row, text, wrong.element)))
@@ -294,8 +294,27 @@ class Difference:
     element: tuple[int, ...]
 
 
-def difference(got: torch.Tensor, want: torch.Tensor, rtol: float | None, atol: float | None) -> Difference | None:
-    """How `got` departs from `want`, beyond the tolerances (None: those of the dtype); None if it does not."""
+def _largest(x: Any) -> float:
+    """The largest finite magnitude in a tensor of floats; 0 if there is none."""
+    if not isinstance(x, torch.Tensor) or not (x.is_floating_point() or x.is_complex()):
+        return 0.0
+    sizes = _plain(x).abs()
+    sizes = sizes[torch.isfinite(sizes)]
+    return float(sizes.max()) if sizes.numel() else 0.0
+
+
+def _scale(replay: Replay, row: Row) -> float:
+    """The largest magnitude that a row is given: what cancels in a sum is rounded in proportion to that."""
+    return max((_largest(replay.held(ref)) for ref in set(refs_in((row.args, row.kwargs)))), default=0.0)
+
+
+def difference(
+    got: torch.Tensor, want: torch.Tensor, rtol: float | None, atol: float | None, scale: float = 0.0
+) -> Difference | None:
+    """How `got` departs from `want`, beyond the tolerances (None: those of the dtype); None if it does not.
+
+    scale: the largest magnitude of the inputs.
+    """
     if got.shape != want.shape:
         return Difference(f"has shape {list(got.shape)} on device xla, {list(want.shape)} on the CPU", ())
     if not want.numel():
@@ -310,8 +329,7 @@ def difference(got: torch.Tensor, want: torch.Tensor, rtol: float | None, atol: 
         relative, part = _TOLERANCES.get(want.dtype, _OF_FLOAT32)
         if want.dtype.itemsize == 1:
             relative, part = 0.25, 0.1
-        finite = b.abs()[torch.isfinite(b)]
-        scale = float(finite.max()) if finite.numel() else 0.0
+        scale = max(scale, _largest(b))
         relative = relative if rtol is None else rtol
         absolute = part * scale if atol is None else atol
         where = ~torch.isclose(a, b, rtol=relative, atol=absolute, equal_nan=True)
