@@ -10,11 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from torch_xla._src.compile import disk_cache, fingerprint, options, reuse, undo
+from torch_xla._src.compile import disk_cache, fingerprint, metadata, options, reuse, undo
 from torch_xla._src.compile.plan import Region, Use, regions, uses
 from torch_xla._src.compile.poison import CheckedRow
 from torch_xla._src.graph import contents
-from torch_xla._src.graph.printing import scope_name
 from torch_xla._src.graph.value import FLOAT_SLOT, INT_SLOT, Ref, Row, Slot, Spec
 from torch_xla._src.ops.dtypes import numpy_dtype
 from torch_xla._src.ops.lower import lower
@@ -102,8 +101,8 @@ class Inputs:
             self._check(row, args, kwargs)
             if only_check:
                 return
-            with jax.named_scope(scope_name(row)), to_a_view(self._writes_to_view(row)):
-                results = lower(row.op, args, kwargs, specs, key)
+            with to_a_view(self._writes_to_view(row)):
+                results = metadata.call(row, lower, row.op, args, kwargs, specs, key)
         except Exception as error:
             raise RowError(row) from error
         for number, result in enumerate(results, row.base):
@@ -238,6 +237,7 @@ class Program:
             jax.enable_x64(True),
             jax.default_device(client.default_device()),
             jax.default_matmul_precision(precision.get()),  # Note [Precision of products]
+            metadata.one_line_each(),
             warnings.catch_warnings(),
         ):
             warnings.filterwarnings("ignore", "Some donated buffers were not usable")

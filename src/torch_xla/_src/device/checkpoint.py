@@ -50,6 +50,7 @@ def recomputing(inputs: Any) -> Iterator[None]:
     from torch_xla._src.ops.recompute import BEGIN, END
 
     recorder.record_values(BEGIN, [[inner_of_value(value) for value in recorder.latest()]], {})
+    recorder.mark[3].append((recorder.pending, torch._C._autograd._get_sequence_nr()))
     try:
         yield
     finally:

@@ -46,13 +46,14 @@ import torch
 
 from torch_xla._src import eager
 from torch_xla._src.compile import poison
-from torch_xla._src.graph import contents, lengths, usage
+from torch_xla._src.graph import contents, lengths, origins, usage
 from torch_xla._src.graph.opinfo import OnlyOnCpu, OpInfo, op_info
 from torch_xla._src.graph.tensor import XlaTensor, inner_of_value
 from torch_xla._src.graph.value import FLOAT_SLOT, INT_SLOT, UNSET, Ref, Row, Slot, Spec, Value, ValueRef
 from torch_xla._src.runtime import client, frames, rng
 
 MAX_ROWS = 10_000  # a recording is cut here whatever happens, so that a loop without a cut point cannot grow for ever
+_EARLIER = 3  # recordings, beside the last, in which the forward rows of a backward pass are looked for
 _EMPTY = torch.ops.aten.empty.memory_format
 _INT64 = range(-(2**63), 2**63)
 
@@ -99,12 +100,20 @@ class Recorder:
         self.replaced: dict[int, Any]  # see Note [Writes undone]
         self.rebuilt_before: int  # rows rebuilt before this recording began
         self.uploads: dict[int, int]  # hash of the user's stack -> rows there were at its last upload
+        self.mark: origins.Mark = (0, 0, 0, [])  # where it began, and where those before it did: `origins`
+        self.node = self.root
+        self.earlier: tuple[tuple[origins.Mark, Row], ...] = ()
         self._restart()
 
     def _restart(self) -> None:
+        earlier = (*self.earlier[-_EARLIER:], (self.mark, self.node))
+        mark: origins.Mark
+        mark = self.generation + 1, threading.get_ident(), torch._C._autograd._get_sequence_nr(), []
         # One C call, so that an interrupt finds either the old recording or the new one.
         self.__dict__.update(
             generation=self.generation + 1,
+            mark=mark,
+            earlier=earlier,
             node=self.root,
             values=[],
             leaf_values=[],
@@ -269,7 +278,8 @@ class Recorder:
         row.names = tuple(kwargs)
         row.kwargs = tuple(self._template(v, info, info.slottable_kwargs.get(k, False)) for k, v in kwargs.items())
         row.leaves = tuple(self.leaf_specs[row.leaf_base :])
-        row.random, row.line = info.random, frames.user_line()
+        row.random = info.random
+        row.line, row.module, row.sequence, row.backward = origins.of_new_row(self, op)
         row.checked = self.node.checked or (contents.checks_of(op) is not None and contents.in_programs())
         self.node.children.insert(0, row)
         self.rebuilt += 1

@@ -107,14 +107,17 @@ class Row:
         arguments that tells.
     random: draws random numbers, so takes a PRNG key per run.
     checked: whether this row or one before it has checks in the program: Note [Checks of contents].
-    line: "file:line (function)" of the user's code that called the op when the row was made.
+    line: "file:line (function)" of the user's code that called the op when the row was made; of that of the forward row,
+        with "backward of", in a backward pass. module: path of the module that it is in, as "model.layers.3.attn", or
+        "optimizer: SGD", or empty: Note [Module paths]. backward: whether it is of a backward pass. sequence: by which the
+        rows of its derivative find it: Note [Rows of a backward pass].
     children: rows that have followed, the one last taken first. programs: compiled programs of the recording that ends
         with this row, by what else they depend on. padding: how it runs on padded leaves, by how they are padded.
     """
 
     __slots__ = (
-        "args", "base", "checked", "children", "depth", "kwargs", "leaf_base", "leaves", "line", "names", "op", "outs",
-        "padding", "parent", "programs", "random", "rebuild", "view",
+        "args", "backward", "base", "checked", "children", "depth", "kwargs", "leaf_base", "leaves", "line", "module", "names",
+        "op", "outs", "padding", "parent", "programs", "random", "rebuild", "sequence", "view",
     )  # fmt: skip
 
     def __init__(self, op: Any, parent: Row | None) -> None:
@@ -127,7 +130,8 @@ class Row:
         self.rebuild: Any = None
         self.view: tuple[int, ...] | Callable[[Any], tuple[int, ...]] | None = None
         self.random = self.checked = False
-        self.line = ""
+        self.line = self.module = ""
+        self.backward, self.sequence = False, 0
         self.children: list[Row] = []
         self.programs: dict[Any, Any] = {}
         self.padding: dict[Any, Any] | None = None
