@@ -119,3 +119,23 @@ def test_a_limit_of_compiles_leaves_all_pending():
         memory.plan()
     memory.plan()
     assert y[0, 0, 0].item() == pytest.approx(42.543, abs=1e-3)
+
+
+def test_what_is_live_by_line_and_name():
+    torch_xla.sync()
+    layer = torch.nn.Linear(37, 3).to("xla")
+    made = layer.weight.detach() * 2  # the line
+    torch_xla.sync()
+    found = memory.live()
+    mine = {name: t for t in found for name in t.names if name in ("made", "layer.weight", "layer.bias")}
+    assert (mine["made"].shape, mine["made"].num_bytes, mine["made"].op) == ((3, 37), 444, "aten::mul")
+    assert mine["layer.weight"].op == ""
+    line = mine["made"].line
+    assert line.startswith(__file__)
+    assert found.by_line()[line] >= 444
+    assert sum(found.by_line().values()) == sum(t.num_bytes for t in found)
+    assert [t.num_bytes for t in found] == sorted((t.num_bytes for t in found), reverse=True)
+    assert f"in {len(found)} tensors" in str(found).splitlines()[0]
+    count = len(found)
+    del made
+    assert len(memory.live()) == count - 1

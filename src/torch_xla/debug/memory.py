@@ -1,4 +1,4 @@
-"""What memory a program takes, before it runs: `plan()`. See docs/memory.md."""
+"""What memory a program takes, before it runs: `plan()`; what takes it now: `live()`. See docs/memory.md."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ if TYPE_CHECKING:
     import torch
 
     from torch_xla._src.compile.memory_plan import MemoryPlan
+    from torch_xla._src.runtime.live import LiveTensors
 
-__all__ = ["MemoryPlan", "last", "plan"]
+__all__ = ["MemoryPlan", "last", "live", "plan"]
 
 
 def plan(tensor: torch.Tensor | None = None) -> MemoryPlan:
@@ -30,6 +31,17 @@ def last() -> MemoryPlan:
     from torch_xla._src.compile import memory_plan
 
     return memory_plan.last()
+
+
+def live() -> LiveTensors:
+    """The buffers on the device that tensors hold now, as a list, largest first; `by_line()` has bytes by user line.
+
+    Each has `shape`, `dtype`, `num_bytes`, the user's `line` and the `op` that computed it (empty for what came from the
+    host) and `names` that variables and modules of running functions have for it. The list prints as a table.
+    """
+    from torch_xla._src.runtime import live
+
+    return live.live_tensors()
 
 
 def __getattr__(name: str) -> Any:

@@ -20,7 +20,7 @@ import torch.utils._pytree as pytree
 from torch_xla._src.compile import undo
 from torch_xla._src.compile.plan import Use, uses
 from torch_xla._src.compile.poison import CheckedRow, inherited, outputs_with
-from torch_xla._src.compile.program import Inputs, Program, RowError, bytes_needed, flags_of
+from torch_xla._src.compile.program import Inputs, Program, RowError, flags_of
 from torch_xla._src.graph.value import Ref, Row, Spec
 from torch_xla._src.runtime import client, live, memory, transfer
 
@@ -90,16 +90,11 @@ def refuse_if_too_large(program: Program) -> None:
 
 def out_of_memory(text: str, rows: Sequence[Row], program: Program | None = None) -> torch.OutOfMemoryError:
     """The exception that names the largest results of the program, its memory, and the largest live tensors by line."""
-    if program is not None:
-        rows = [row for row, use in zip(rows, uses(rows, program.live), strict=True) if use is Use.RUN] or rows
-    largest = sorted(rows, key=_bytes, reverse=True)[:_NUM_LARGEST]
-    results = [f"  {_bytes(row):>16,} bytes  {row.op} at {row.line or 'an unknown line'}" for row in largest]
+    largest = max(rows, key=_bytes)
     parts = [
-        f"device xla is out of memory: {text}. The largest result of the program is {_bytes(largest[0]):,} bytes, of "
-        f"{largest[0].op} at {largest[0].line or 'an unknown line'}",
-        *([f"Memory of the program: {_memory_of(program)}"] if program is not None else []),
-        "Largest results that it computes (one that is fused takes no memory):",
-        *results,
+        f"device xla is out of memory: {text}. The largest result of the program is {_bytes(largest):,} bytes, of "
+        f"{largest.op} at {largest.line or 'an unknown line'}",
+        *([_memory_of(program)] if program is not None else []),
         "Largest tensors that are live:",
         live.table() or "  none",
         "To need less: smaller batches, torch.utils.checkpoint, a narrower dtype under torch.autocast, del of what is done "
@@ -109,14 +104,9 @@ def out_of_memory(text: str, rows: Sequence[Row], program: Program | None = None
 
 
 def _memory_of(program: Program) -> str:
-    plan = program.executable.memory_analysis()
-    if plan is None:
-        return "the compiler does not tell"
-    peak = getattr(plan, "peak_memory_in_bytes", 0) or bytes_needed(program.executable)
-    return (
-        f"arguments {plan.argument_size_in_bytes:,} bytes, outputs {plan.output_size_in_bytes:,} (of which "
-        f"{plan.alias_size_in_bytes:,} in buffers of arguments), temporaries {plan.temp_size_in_bytes:,}, peak {peak:,}"
-    )
+    from torch_xla._src.compile import memory_plan  # measures rows as this does
+
+    return str(memory_plan.of_program(program))
 
 
 def num_bytes(spec: Spec) -> int:

@@ -42,6 +42,21 @@ class LiveTensor:
         return f"{self.num_bytes:>16,} bytes  {str(self.dtype).removeprefix('torch.')}[{shape}]{named}, {origin}"
 
 
+class LiveTensors(list[LiveTensor]):
+    """Live tensors, largest first. Prints as a table."""
+
+    def by_line(self) -> dict[str, int]:
+        """Bytes by user line, the largest first; what came from the host is under its own name."""
+        found: dict[str, int] = {}
+        for tensor in self:
+            key = (tensor.line or "an unknown line") if tensor.op else _UPLOADED
+            found[key] = found.get(key, 0) + tensor.num_bytes
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+    def __str__(self) -> str:
+        return "\n".join([f"{sum(t.num_bytes for t in self):>16,} bytes  in {len(self)} tensors", *map(str, self)])
+
+
 def row_of(value: Value) -> Row | None:
     """The row that computed a Value in the last launch that wrote it; None if it came from the host."""
     if value.made is None:
@@ -52,7 +67,7 @@ def row_of(value: Value) -> Row | None:
     return row
 
 
-def live_tensors() -> list[LiveTensor]:
+def live_tensors() -> LiveTensors:
     """All buffers that tensors hold now, largest first; one that several tensors share once."""
     values: dict[int, Value] = {}
     for found in gc.get_objects():
@@ -60,7 +75,7 @@ def live_tensors() -> list[LiveTensor]:
             values.setdefault(id(found.buffer), found)
     named = _names()
     described = [_described(value, named.get(id(value.buffer), ())) for value in values.values()]
-    return sorted(described, key=lambda tensor: -tensor.num_bytes)
+    return LiveTensors(sorted(described, key=lambda tensor: -tensor.num_bytes))
 
 
 def table(count: int = 10) -> str:
