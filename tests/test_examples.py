@@ -96,6 +96,8 @@ def code_blocks() -> Iterator[Any]:
         "docs/memory.md",
         "docs/frozen-steps.md",
         "docs/mixed_precision.md",
+        "docs/profiling.md",
+        "docs/see-the-program.md",
         "docs/time-report.md",
         "docs/varying-lengths.md",
         "docs/why-compiled.md",

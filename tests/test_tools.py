@@ -17,6 +17,8 @@ import torch_xla.debug.profiler as xp
 import torch_xla.utils.serialization as xser
 import torch_xla.utils.utils as xu
 from torch_xla._internal import jax_workarounds, tpu
+from torch_xla._src.graph.recorder import RECORDER
+from torch_xla._src.spans import SPANS
 from torch_xla.experimental import custom_kernel
 from torch_xla.experimental.callback import on_ready_callback, on_ready_event
 from torch_xla.experimental.pytreeify import pytreeify
@@ -209,9 +211,15 @@ def test_a_server_of_this_process_can_be_asked_for_a_trace(tmp_path):
     with pytest.raises(ValueError, match="is no profiler server of this process"):
         xp.trace(f"localhost:{port}", str(tmp_path))
     server = xp.start_server(port)
-    xp.trace(f"localhost:{port}", str(tmp_path), duration_ms=10)
-    assert list(tmp_path.glob("plugins/profile/*/*.xplane.pb"))
-    assert server is not None
+    try:
+        assert "record" in vars(RECORDER)  # a trace, which shows what it does, may be asked for at any time
+        xp.trace(f"localhost:{port}", str(tmp_path), duration_ms=10)
+        assert list(tmp_path.glob("plugins/profile/*/*.xplane.pb"))
+        assert server is not None
+        assert "record" in vars(RECORDER)
+    finally:
+        xp._served_ports.clear()
+        SPANS.remove()
 
 
 # ---- helpers --------------------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ long the device computes is measured by itself (`runtime/executions.py`): it ove
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 import threading
@@ -23,6 +22,7 @@ from typing import Any
 
 from torch_xla._src import environment
 from torch_xla._src.compile import causes
+from torch_xla._src.wrapping import Wrapped
 
 VARIABLE = "TORCH_XLA_TIME_REPORT"
 RECORDING, COMPILING, TRANSFER, WAITING, IDLE = "recording", "compiling", "transfer", "waiting", "idle"
@@ -178,7 +178,7 @@ class TimeReport:
         self.every, self._clock = every, clock
         self.total, self.last = Summary(), Summary()
         self._now = Summary()
-        self._undo: list[Callable[[], None]] = []
+        self._wrapped = Wrapped()
         self._any_launch = False  # since the last step ended
 
     def __enter__(self) -> TimeReport:
@@ -204,9 +204,7 @@ class TimeReport:
         """Ends; a step that has begun is counted for what it is. Without effect if it is not on."""
         if TimeReport._running is not self:
             return
-        for undo in reversed(self._undo):
-            undo()
-        self._undo.clear()
+        self._wrapped.undo()
         TimeReport._running = None
         self._close()
 
@@ -229,12 +227,7 @@ class TimeReport:
         self._noticed(launch.Launch, "run", self.watch.active, self._launched)
         self._noticed(step_end, "finish", _nothing, self._step_ends)
         fallback.watcher = self._fell_back
-        self._undo.append(lambda: setattr(fallback, "watcher", None))
-
-    def _replace(self, home: Any, name: str, make: Callable[[Any], Any]) -> None:
-        original, own = getattr(home, name), name in vars(home)
-        setattr(home, name, functools.wraps(original)(make(original)))
-        self._undo.append(lambda: setattr(home, name, original) if own else delattr(home, name))
+        self._wrapped.on_undo(lambda: setattr(fallback, "watcher", None))
 
     def _timed(self, home: Any, name: str, category: str, first: Callable[..., None] = lambda *_: None) -> None:
         def make(original: Any) -> Any:
@@ -250,7 +243,7 @@ class TimeReport:
 
             return timed
 
-        self._replace(home, name, make)
+        self._wrapped.replace(home, name, make)
 
     def _noticed(
         self, home: Any, name: str, before: Callable[[], None], after: Callable[[], None] | None = None
@@ -267,7 +260,7 @@ class TimeReport:
 
             return noticed
 
-        self._replace(home, name, make)
+        self._wrapped.replace(home, name, make)
 
     def _compiled(self, *_: Any) -> None:
         self._now.compiles += 1

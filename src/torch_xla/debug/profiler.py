@@ -15,6 +15,7 @@ from typing import Any
 
 from torch_xla._src import api, surface
 from torch_xla._src.compile import causes
+from torch_xla._src.spans import SPANS
 
 _marked_step = False
 _tracing = False
@@ -27,17 +28,22 @@ def start_server(port: int, only_on_master: bool = True) -> object:
 
     server = jax.profiler.start_server(port)
     _served_ports.add(port)
+    SPANS.install()  # a trace may be asked for at any time
     return server
 
 
-def start_trace(log_dir: str | os.PathLike[str]) -> None:
-    """Starts to record a trace, to be written below `log_dir` by `stop_trace`. RuntimeError if one is being recorded."""
+def start_trace(log_dir: str | os.PathLike[str], *, perfetto: bool = False) -> None:
+    """Starts to record a trace, to be written below `log_dir` by `stop_trace`. RuntimeError if one is being recorded.
+
+    TensorBoard and XProf read the folder. perfetto: also writes `perfetto_trace.json.gz` for https://ui.perfetto.dev.
+    """
     global _tracing
     import jax
 
     if _tracing:
         raise RuntimeError("Profile has already been started. Only one profile may be run at a time.")
-    jax.profiler.start_trace(os.fspath(log_dir))
+    jax.profiler.start_trace(os.fspath(log_dir), create_perfetto_trace=perfetto)
+    SPANS.install()
     _tracing = True
 
 
@@ -50,6 +56,8 @@ def stop_trace() -> None:
         raise RuntimeError("No profile started")
     api.wait_device_ops()
     _tracing = False
+    if not _served_ports:
+        SPANS.remove()
     jax.profiler.stop_trace()
 
 
