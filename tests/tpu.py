@@ -1,6 +1,7 @@
 """Compiles what is pending for a TPU that is not there, and reports what the TPU compiler says about memory.
 
-Needs libtpu, which is never a dependency: `python -m tests.tpu CHECKPOINT` prints the temporaries, in bytes, of the
+Needs libtpu, which is never a dependency: `python -m tests.tpu offload host` (or `device`) prints what keeping activations in
+the host's memory saves, and `python -m tests.tpu CHECKPOINT` the temporaries, in bytes, of the
 backward pass of a 12-layer GPT on a TPU v5e with gradient checkpointing or ("plain") without. A process of its own,
 because libtpu is loaded once, and wants its environment before JAX.
 """
@@ -62,17 +63,48 @@ def compile_pending(topology: str) -> Any:
 
 
 def main() -> None:
+    if sys.argv[1] == "offload":
+        _offload(sys.argv[2])
+    else:
+        _checkpointed(sys.argv[1])
+
+
+def _checkpointed(how: str) -> None:
     import torch
     import torch.nn.functional as F
 
     from tests.models import Gpt, checkpointed
 
     model = Gpt(vocabulary=256, width=256, heads=4, layers=12, context=512).to("xla")
-    if sys.argv[1] != "plain":
-        checkpointed(model, sys.argv[1])
+    if how != "plain":
+        checkpointed(model, how)
     tokens = torch.randint(0, 256, (8, 512)).to("xla")
     F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
     print(compile_pending("v5e:2x2").memory_analysis().temp_size_in_bytes)
+
+
+def _offload(how: str) -> None:
+    """Prints device temporaries, host temporaries, and how often the HLO names host memory, with activations placed or not."""
+    import torch
+
+    from torch_xla._src.ops import placement
+    from torch_xla.experimental.stablehlo_custom_call import place_to_device, place_to_host
+
+    placement.has_one_memory = lambda: False  # as on the TPU that this is compiled for
+    x = torch.ones(4096, 4096).to("xla").requires_grad_()
+    weights = [torch.ones(4096, 4096).to("xla") for _ in range(6)]
+    kept, y = [], x
+    for weight in weights:
+        y = (y @ weight).tanh()
+        kept.append(place_to_host(y) if how == "host" else y)
+    for weight, held in zip(weights, reversed(kept), strict=True):
+        y = y @ weight + (place_to_device(held) if how == "host" else held)
+    loss = y.sum()
+    del kept, y
+    executable = compile_pending("v5e:2x2")
+    plan = executable.memory_analysis()
+    assert loss.shape == ()
+    print(plan.temp_size_in_bytes, plan.host_temp_size_in_bytes, executable.as_text().count("S(5)"))
 
 
 if __name__ == "__main__":

@@ -175,9 +175,6 @@ class PaddedProgram(Program):
         self.equal: list[tuple[Dim, Dim]] = []
         super().__init__(template.rows, *args)
 
-    def _fingerprint(self, leaf_buffers: Sequence[Any], told: Any) -> None:
-        """None: what it has found out about lengths is known only once it has been traced."""
-
     def _inputs(self, leaves: dict[int, Any], floats: Any, ints: Any, keys: Any, prior: Any) -> PaddedInputs:
         ordered = [leaves.get(i) for i in range(len(self.template.leaf_dims))]
         return PaddedInputs(self.template, self.buckets, ordered, (floats, ints, keys), prior)

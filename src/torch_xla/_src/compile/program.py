@@ -224,8 +224,8 @@ class Program:
         return executable
 
     def _fingerprint(self, leaf_buffers: Sequence[Any], told: Any) -> str | None:
-        """What the program is kept by on disk, if it can be: Note [Fingerprints]."""
-        return fingerprint.of(self.rows, leaf_buffers, told)
+        """What the program is kept by on disk, if it can be: Note [Fingerprints]. Other kinds of programs are not."""
+        return fingerprint.of(self.rows, leaf_buffers, told) if type(self) is Program else None
 
     def _compile(self, leaf_buffers: Sequence[Any], counts: tuple[int, int, int]) -> Any:
         def aval(buffer: Any) -> Any:

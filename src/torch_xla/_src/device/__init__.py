@@ -8,7 +8,7 @@ from functools import cache
 @cache
 def install() -> None:
     """Teaches torch the device, once."""
-    from torch_xla._src import donors
+    from torch_xla._src import donors, placement
     from torch_xla._src.device import (
         accumulation,
         aliasing,
@@ -46,6 +46,7 @@ def install() -> None:
     grad_scaler.install()
     precision.install()
     donors.install()
+    placement.install()
     random.install()
     recurrent.install()
     serialization.install()
