@@ -151,9 +151,16 @@ class Launched:
 
 
 def fresh(error: BaseException) -> BaseException:
-    """A copy to raise of an error that is kept: one that was raised holds on to the tensors of the frames it passed."""
+    """A copy to raise of an error that is kept: one that was raised holds on to the tensors of the frames it passed.
+
+    So does its cause, of which a copy is made, too.
+    """
     new = copy.copy(error)
-    new.__cause__ = error.__cause__
+    if error.__cause__ is not None:
+        try:
+            new.__cause__ = fresh(error.__cause__)
+        except Exception:  # a class that cannot be copied
+            new.__cause__ = RuntimeError(f"{type(error.__cause__).__name__}: {error.__cause__}")
     return new
 
 
