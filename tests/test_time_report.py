@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import warnings
@@ -204,6 +205,6 @@ for _ in range(4):
     x = x * 2
     torch_xla.sync()
 """
-    environment = {"PATH": "", "TORCH_XLA_TIME_REPORT": "2"}
+    environment = os.environ | {"TORCH_XLA_TIME_REPORT": "2"}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert done.stderr.count("time report: 2 steps") == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import os
 import subprocess
 import sys
 
@@ -205,7 +206,7 @@ import torch, torch_xla
 for n in (2, 3, 4):
     print(torch.ones(n, device="xla").sin().sum().item())
 """
-    environment = {"PATH": "", "TORCH_XLA_MAX_COMPILES": "2", "XLA_PERSISTENT_CACHE_PATH": ""}
+    environment = os.environ | {"TORCH_XLA_MAX_COMPILES": "2", "XLA_PERSISTENT_CACHE_PATH": ""}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
     assert len(done.stdout.split()) == 2
     assert "TORCH_XLA_MAX_COMPILES=2 does not allow another program to be compiled" in done.stderr
