@@ -102,6 +102,21 @@ def test_second_process_of_a_training_traces_nothing(tmp_path: Path) -> None:
     assert ast.literal_eval(run_script(TRAINING, tmp_path, XLA_USE_32BIT_LONG="1"))[1:] == (compiled, compiled, 0)
 
 
+def test_what_jax_has_kept_is_not_kept_once_more(tmp_path: Path) -> None:
+    """An executable that was loaded has no machine code to write. See Note [Loaded programs are not kept]."""
+    without_recordings = (
+        "from torch_xla._src.compile import fingerprint\nfingerprint.of = lambda *args: None\n" + SCRIPT
+    )
+    assert run_script(without_recordings, tmp_path).split() == ["61.0", "0"]
+    assert not list(tmp_path.glob("recording-*"))
+    assert run_script(without_recordings, tmp_path).split()[0] == "61.0"
+    assert run(tmp_path) == (61.0, 0)  # as after an update of this package: compiled, not taken from JAX's entries
+    assert list(tmp_path.glob("recording-*"))
+    value, hits = run(tmp_path)
+    assert value == 61.0
+    assert hits > 0
+
+
 def test_fingerprints_tell_apart_arguments() -> None:
     nan = float("nan")
     arguments = [1, 1.0, True, "1", 0.0, -0.0, nan, 1j, None, (1,), [1], (), [], Ref(1), Ref(-1), FLOAT_SLOT, INT_SLOT]

@@ -18,6 +18,8 @@ import os
 import pickle
 import tempfile
 import zlib
+from collections.abc import Iterator
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -90,6 +92,20 @@ def directory() -> Path | None:
     return Path(path) if path else None
 
 
+class _FilesOfJax(ProgramFiles):
+    """The files as JAX sees them: none, in a block of `compiling_to_keep`."""
+
+    def get(self, key: str) -> bytes | None:
+        return None if _bypassed.get() else super().get(key)
+
+    def put(self, key: str, value: bytes) -> None:
+        if not _bypassed.get():
+            super().put(key, value)
+
+
+_bypassed: ContextVar[bool] = ContextVar("_bypassed", default=False)
+
+
 @cache
 def enable() -> ProgramFiles | None:
     """Turns JAX's cache on, once, unless the user configured it or set `XLA_PERSISTENT_CACHE_PATH` to an empty string.
@@ -106,22 +122,23 @@ def enable() -> ProgramFiles | None:
     jax.config.update("jax_compilation_cache_dir", str(path))
     # JAX keeps only what took over a second to compile; many small programs add up to a slow start too.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    files = ProgramFiles(path)
-    _use(files)
-    return files
+    return ProgramFiles(path) if _use(_FilesOfJax(path)) else None
 
 
-def _use(files: ProgramFiles) -> None:
+def _use(files: _FilesOfJax) -> bool:
     """Puts `files` where JAX keeps its cache of this process; JAX has no public call for that.
 
-    In a release of JAX that keeps it elsewhere, JAX's own files do.
+    False in a release of JAX that keeps it elsewhere: JAX's own files do, and programs are not kept by their recordings.
     """
-    with contextlib.suppress(ImportError, AttributeError):
+    try:
         from jax._src import compilation_cache
 
         with compilation_cache._cache_initialized_mutex:
             compilation_cache._cache = cast(Any, files)
             compilation_cache._cache_initialized = True
+    except (ImportError, AttributeError):
+        return False
+    return True
 
 
 class Kept(NamedTuple):
@@ -173,10 +190,11 @@ def keep(fingerprint: str, program: Kept) -> None:
     files.put(_RECORDING + fingerprint, data)
 
 
-def unused_by_jax() -> contextlib.AbstractContextManager[Any]:
-    """A block in which JAX writes no program to the cache: the caller does."""
+@contextlib.contextmanager
+def compiling_to_keep() -> Iterator[None]:
+    """A block in which JAX neither reads nor writes entries of its own. See Note [Loaded programs are not kept]."""
+    token = _bypassed.set(True)
     try:
-        from jax._src import config
-    except ImportError:
-        return contextlib.nullcontext()
-    return config.persistent_cache_min_compile_time_secs(float("inf"))
+        yield
+    finally:
+        _bypassed.reset(token)

@@ -215,7 +215,7 @@ class Program:
             self.checks = [(self.rows[position], error, text) for position, error, text in kept.checks]
             self.undone = {number: undo.Place(*place) for number, place in kept.undone.items()}
             return kept.executable
-        with disk_cache.unused_by_jax():
+        with disk_cache.compiling_to_keep():
             executable = self._compile(leaf_buffers, counts)
         positions = {id(row): position for position, row in enumerate(self.rows)}
         checks = [(positions[id(row)], error, text) for row, error, text in self.checks]
