@@ -33,14 +33,16 @@ def assert_agrees(
     backward: bool | None = None,
     samples: int = 2,
     wide: torch.dtype | None = None,
+    compiled: bool = False,
 ) -> None:
     """The first samples of an entry give, lowered, what the CPU gives; in float32 (or if `backward`) gradients too.
 
     wide: where the CPU rounds more than we do, the dtype that it computes the reference in; the bounds stay those of `dtype`.
+    compiled: see CheckLowerings.
     expected_failures: (name, dtype) -> reason; such an entry must fail.
     """
     backward = dtype is torch.float32 if backward is None else backward
-    failures = check_opinfo(op, dtype, samples=samples, backward=backward, wide=wide)
+    failures = check_opinfo(op, dtype, samples=samples, backward=backward, wide=wide, compiled=compiled)
     reason = (expected_failures or {}).get((op.full_name, str(dtype).removeprefix("torch.")))
     if reason is None:
         assert not failures

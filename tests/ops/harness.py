@@ -106,6 +106,7 @@ class CheckLowerings(TorchDispatchMode):
     rtol: float | None = None
     atol: float | None = None
     wide: torch.dtype | None = None  # the dtype to compute the reference in, if not that of the call
+    compiled: bool = False  # one program a call: takes less time where a lowering is long, more where it is short
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -139,10 +140,7 @@ class CheckLowerings(TorchDispatchMode):
             if self.wide is not None:
                 expected = self._in_wider_dtype(variant, before, expected)
             with jax.enable_x64(True):
-                args, kwargs = pytree.tree_map(lambda a: to_jax(a) if isinstance(a, torch.Tensor) else a, before)
-                lowering = lookup(variant)
-                key = jax.random.key(0) if lowering is None or lowering.random else None
-                actual = lower(variant, args, kwargs, specs_of(expected), key)
+                actual = _lowered(variant, before, specs_of(expected), self.compiled)
                 if variant._schema.name.partition("::")[2] in UNCOMPARABLE:
                     return
                 wanted = pytree.tree_leaves(expected, is_leaf=lambda x: x is None)
@@ -169,6 +167,25 @@ class CheckLowerings(TorchDispatchMode):
         return pytree.tree_map(lambda e, w: w.to(e.dtype) if isinstance(e, torch.Tensor) else e, expected, exact)
 
 
+def _lowered(variant: Any, call: Any, specs: list[Any], compiled: bool) -> list[Any]:
+    """The outputs of a call, (args, kwargs) with CPU tensors. compiled: from one program, as in a recording."""
+    leaves, tree = pytree.tree_flatten(call)
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    lowering = lookup(variant)
+    key = jax.random.key(0) if lowering is None or lowering.random else None
+
+    def program(arrays: list[Any]) -> list[Any]:
+        filled = list(leaves)
+        for i, array in zip(places, arrays, strict=True):
+            filled[i] = array
+        args, kwargs = pytree.tree_unflatten(filled, tree)
+        return lower(variant, args, kwargs, specs, key)
+
+    arrays = [to_jax(leaves[i]) for i in places]
+    outputs: list[Any] = jax.jit(program)(arrays) if compiled else program(arrays)
+    return outputs
+
+
 def check_opinfo(
     op: Any,
     dtype: torch.dtype,
@@ -176,13 +193,14 @@ def check_opinfo(
     backward: bool = True,
     tolerance: float | None = None,
     wide: torch.dtype | None = None,
+    compiled: bool = False,
 ) -> list[str]:
     """Failures of an OpInfo's first samples, forward and (for floating dtypes) backward.
 
     tolerance: relative and absolute; torch.testing's for the dtype if not given.
     """
     load_families()  # here, so that a family that fails to import is not taken for a sample that the CPU refuses
-    mode = CheckLowerings(rtol=tolerance, atol=tolerance, wide=wide)
+    mode = CheckLowerings(rtol=tolerance, atol=tolerance, wide=wide, compiled=compiled)
     grad = backward and op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
     if dtype in (torch.bfloat16, torch.float16):
         mode.rtol, mode.atol = 2e-2, 2e-2

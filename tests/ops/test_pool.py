@@ -25,7 +25,7 @@ OTHERS = [case for dtype, names in FORWARD_ONLY.items() for case in entries(name
 
 @pytest.mark.parametrize(("op", "dtype"), entries(NAMES, torch.float32) + OTHERS)
 def test_op_db(op: Any, dtype: torch.dtype) -> None:
-    assert_agrees(op, dtype)
+    assert_agrees(op, dtype, compiled=True)
 
 
 def test_indices_of_ties_and_nan() -> None:

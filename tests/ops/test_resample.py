@@ -32,7 +32,7 @@ EXPECTED: dict[tuple[str, str], str] = {
 
 @pytest.mark.parametrize(("op", "dtype"), entries(NAMES, torch.float32) + entries(FEW, torch.uint8, torch.bfloat16))
 def test_op_db(op: Any, dtype: torch.dtype) -> None:
-    assert_agrees(op, dtype, EXPECTED)
+    assert_agrees(op, dtype, EXPECTED, compiled=True)
 
 
 # Points that op_db leaves out: each is compared with the CPU kernel.
