@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import pkgutil
 import subprocess
 import sys
 import warnings
 
 import pytest
 
+import torch_xla
 from torch_xla._src import deprecation
 from torch_xla._src.surface import MISSING
 from torch_xla._src.surface.entry import Opaque, parse, parse_signature
@@ -60,7 +62,17 @@ def differences(ours, theirs):
 def test_the_table_is_well_formed():
     assert {e.state for e in ENTRIES} <= STATES
     assert len({(e.module, e.name) for e in ENTRIES}) == len(ENTRIES)
-    assert {e.mark for e in ENTRIES} == {"must", "should", "rare"}
+    assert {e.mark for e in ENTRIES} == {"must", "should", "rare", "new"}
+
+
+def test_every_public_name_has_a_row():
+    names = [m.name for m in pkgutil.walk_packages(torch_xla.__path__, "torch_xla.") if "._src" not in m.name]
+    without = []
+    for name in ("torch_xla", *(n for n in names if not n.endswith("__main__"))):
+        module = importlib.import_module(name)
+        listed = [n for n in getattr(module, "__all__", ()) if find(name, n) is None]
+        without += [f"{name}.{n}" for n in listed if not inspect.ismodule(getattr(module, n))]
+    assert without == []
 
 
 @pytest.mark.parametrize("entry", [e for e in ABSENT if e.mark == "must"], ids=name_of)
@@ -98,8 +110,6 @@ def test_what_is_absent_says_so(entry):
 
 
 def test_an_unknown_name_is_an_ordinary_attribute_error():
-    import torch_xla
-
     for module in (torch_xla, torch_xla.xm, torch_xla.runtime, torch_xla.distributed, torch_xla._XLAC):
         with pytest.raises(AttributeError, match="has no attribute 'nonesuch'"):
             _ = module.nonesuch

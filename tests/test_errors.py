@@ -427,3 +427,23 @@ def test_a_forked_child_is_told_that_it_cannot_use_the_device():
     """XLA's threads are not forked: it would wait for them for ever."""
     result = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.zeros(2, device="xla:7"),
+        lambda: torch.empty(2, device="xla:1"),
+        lambda: torch.randn(2, device="xla:1"),
+        lambda: torch.arange(2, device="xla:1"),
+        lambda: torch.tensor([1.0], device="xla:1"),
+        lambda: torch.ones(2).to("xla:1"),
+        lambda: torch.ones(2, device="xla").to("xla:1"),
+        lambda: torch.empty_strided((2, 2), (1, 2), device="xla:1"),
+        lambda: nn.Linear(2, 2).to("xla:3"),
+    ],
+)
+def test_a_device_that_is_not_there_is_an_error(make):
+    with pytest.raises(RuntimeError, match=r"there is no device xla:\d: this process computes on one xla device"):
+        make()
+    assert torch.ones(2, device="xla:0").to("xla").device.index == 0

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +15,7 @@ import torch_xla
 import torch_xla.core.xla_builder as xb
 import torch_xla.core.xla_op_registry as xor
 import torch_xla.debug.metrics as met
+from torch_xla._src.ops import jax_call
 from torch_xla.experimental.assume_pure import j2t_autograd
 
 
@@ -71,6 +75,34 @@ def test_functions_that_are_made_anew_can_share_a_hash():
     assert xb.call_jax(lambda a: a + 1, (x,), override_hash="plus one").tolist() == [1, 2, 3, 4]
     assert met.counter_value("UncachedCompile") is None
     assert xb.call_jax(lambda a: a + 2, (x,)).tolist() == [2, 3, 4, 5]
+
+
+FACTOR = 2.0
+HELD = [2.0]
+
+
+def test_functions_made_anew_by_the_same_code_are_traced_once():
+    class Scaled:
+        def by(self, x):
+            return x * 2
+
+    def times(factor):
+        return lambda x: x * factor
+
+    scaled, traced = Scaled(), len(jax_call.CALLS)
+    for factor in (2.0, 2.0, 3.0, 2.0):
+        assert xb.call_jax(times(factor), (arange(),)).tolist() == [0, factor, 2 * factor, 3 * factor]
+        assert xb.call_jax(functools.partial(jnp.add, 1.0), (arange(),)).tolist() == [1, 2, 3, 4]
+        assert xb.call_jax(scaled.by, (arange(),)).tolist() == [0, 2, 4, 6]
+    assert len(jax_call.CALLS) == traced + 4
+
+
+def test_a_function_that_reads_what_has_changed_is_traced_again(monkeypatch):
+    for factor in (2.0, 3.0):
+        monkeypatch.setattr(sys.modules[__name__], "FACTOR", factor)
+        HELD[0] = factor
+        assert xb.call_jax(lambda x: x * FACTOR, (arange(),)).tolist() == [0, factor, 2 * factor, 3 * factor]
+        assert xb.call_jax(lambda x: x * HELD[0], (arange(),)).tolist() == [0, factor, 2 * factor, 3 * factor]
 
 
 def test_gradients_are_those_of_jax_and_mix_with_torchs():
@@ -260,5 +292,25 @@ def test_shapes():
     assert xb.Op.from_torch_type(torch.bool) == xb.Type.PRED
     with pytest.raises(ValueError, match="no name of a dtype"):
         xb.mkshape("float", (2,))
-    with pytest.raises(NotImplementedError, match="create_computation"):
-        xb.mkparam(xb.create_builder("b"), 0, SCALAR)
+
+
+def test_a_computation_of_parameters_made_by_hand():
+    builder = xb.create_builder("by_hand")
+    x, y = xb.mkparam(builder, 0, xb.mkshape("f32", (4,))), xb.mkparam(builder, 1, xb.mkshape("f32", (4,)))
+    with pytest.raises(ValueError, match="parameter 1 already"):
+        xb.mkparam(builder, 1, SCALAR)
+    one = xb.Op.one(builder)
+    z = one - (x * y + 2.0).max(one.broadcast((4,)))  # a value that is known, by one that is not
+    root = xb.Op.concat_in_dim([z, -x], 0)
+    assert root.shape().sizes == (8,)
+    assert root.builder() is builder
+    computation = root.build("by_hand")
+    assert [shape.sizes for shape in computation.shapes] == [(4,), (4,)]
+    assert "parameter(1)" in xb.get_computation_hlo(computation)
+    function = xb.xla_computation_as_func(computation)
+    assert function(arange(), arange()).tolist() == [-1, -2, -5, -10, 0, -1, -2, -3]
+    pair = xb.Op.tuple([x.exp(), x]).get_tuple_element(1).build("second")
+    assert xb.xla_computation_as_func(pair)(arange(), arange()).tolist() == [0, 1, 2, 3]
+    alone = xb.create_builder("alone")
+    with pytest.raises(ValueError, match="numbered from 0"):
+        xb.mkparam(alone, 1, SCALAR).build("alone")

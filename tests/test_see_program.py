@@ -189,3 +189,21 @@ def test_the_page_is_whole_and_escaped(tmp_path):
     Parser().feed(page)
     assert not opened
     assert page.count("<tr><td>") == len(view)
+
+
+def test_a_program_over_padded_buffers_is_listed():
+    model = nn.Linear(3, 2).to("xla")
+    with torch.no_grad():
+        for length in (3, 5, 6):
+            x = torch.arange(3.0 * length).view(length, 3).to("xla")
+            torch_xla.mark_dynamic(x, 0, min=1, max=8)
+            total = model(x).sum()
+            assert torch.isfinite(total.cpu())
+    view = program.compiled()[-1]
+    assert type(view.program).__name__ == "PaddedProgram"
+    assert "f32[8,3]" in view.hlo()
+    namespace: dict = {}
+    exec(view.python(), namespace)
+    given = [torch.ones(spec.shape) for spec in view.leaves]
+    [result] = namespace["program"](given)
+    assert result.item() == torch.nn.functional.linear(*given).sum().item()

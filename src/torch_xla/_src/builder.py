@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from jax import lax
 
+from torch_xla._src.builder_parameters import Expression, can_wait, parameter
 from torch_xla._src.builder_shapes import Shape, Type, dtype_of, type_of
 from torch_xla._src.ops.dtypes import numpy_dtype, torch_dtype
 
@@ -22,10 +23,11 @@ _lax: Any = lax
 
 
 class Builder:
-    """Names a computation that is being built."""
+    """Names a computation that is being built, and has the parameters that were made for it by hand."""
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.parameters: dict[int, tuple[Expression, Shape]] = {}
 
 
 class Computation:
@@ -104,15 +106,17 @@ class Op:
 
     def shape(self) -> Shape:
         """Sizes and dtype."""
-        return shape_of(self.op)
+        return shape_of(self.op.struct() if isinstance(self.op, Expression) else self.op)
 
     def builder(self) -> Builder:
         """The builder that it belongs to."""
-        return Builder("")
+        return self.op.builder if isinstance(self.op, Expression) else Builder("")
 
     def build(self, name: str) -> Computation:
-        """A computation without parameters that gives this value."""
+        """A computation of the builder's parameters that gives this value."""
         value = self.op
+        if isinstance(value, Expression):
+            return Computation(name, lambda *ops: Op(value.on_arrays(*map(unwrap, ops))), value.shapes(), {})
         return Computation(name, lambda: Op(value), [], {})
 
     # ---- elementwise
@@ -475,6 +479,24 @@ class Op:
             return computation
         shapes = [a.shape() if isinstance(a, Op) else a for a in args_or_shapes]
         return Computation(name, computation, shapes, kwargs)
+
+
+def _let_wait() -> None:
+    """Methods take Ops that have no value yet, too: `builder_parameters.py`."""
+    about = ("__init__", "shape", "builder", "build", "from_torch_type", "to_torch_type", "make_computation")
+    for name, method in list(vars(Op).items()):
+        if isinstance(method, classmethod) and name not in about:
+            setattr(Op, name, classmethod(can_wait(method.__func__, Op)))
+        elif callable(method) and name not in about:
+            setattr(Op, name, can_wait(method, Op))
+
+
+_let_wait()
+
+
+def parameter_of(builder: Builder, number: int, shape: Shape) -> Op:
+    """A parameter of what `builder` builds."""
+    return Op(parameter(builder, number, shape))
 
 
 def _indices(starts: Sequence[Any]) -> list[Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +17,7 @@ from torch_xla._src.graph.tensor import as_user, inner_of, inner_of_value
 from torch_xla._src.graph.value import Spec, Value
 from torch_xla._src.ops import jax_call
 from torch_xla._src.ops.dtypes import numpy_dtype, torch_dtype
+from torch_xla._src.step.reach import names_in
 
 _numbers: dict[Any, int] = {}
 
@@ -44,7 +47,7 @@ def call(
         return function(*inner_args, **inner_kwargs)
 
     flat_constants = [None if i in set(places) else leaf for i, leaf in enumerate(flat)]
-    identity = ("hash", override_hash) if override_hash is not None else ("id", id(function))
+    identity = ("hash", override_hash) if override_hash is not None else _identity(function)
     key = (identity, tree, tuple(places), constants, tuple((tuple(t.shape), t.dtype) for t in tensors))
     if key not in _numbers:
         shapes = [jax.ShapeDtypeStruct(tuple(t.shape), numpy_dtype(t.dtype)) for t in tensors]
@@ -52,6 +55,52 @@ def call(
     number = _numbers[key]
     outputs = _Differentiable.apply(number, *tensors)
     return jax.tree.unflatten(jax_call.CALLS[number].tree, outputs)
+
+
+def _identity(function: Any) -> Any:
+    """Equal for functions that trace alike: those made by the same code that reads the same, like a lambda in a loop.
+
+    A function that reads something which may change (a list, an object) is equal to itself alone. What is named by
+    address here has to live as long as the answer is used: a traced function is kept (`jax_call.Call`).
+    """
+    if isinstance(function, types.MethodType):
+        return "method", id(function.__self__), _identity(function.__func__)
+    if isinstance(function, functools.partial):
+        given = [function.func, *function.args, *function.keywords.values()]
+        return _of_code(function, "partial", given, tuple(function.keywords))
+    if not isinstance(function, types.FunctionType) or vars(function):
+        return "id", id(function)
+    try:
+        read = [cell.cell_contents for cell in function.__closure__ or ()]
+    except ValueError:  # a variable that has not been assigned yet
+        return "id", id(function)
+    read += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    names: set[str] = set()
+    names_in(function.__code__, names)
+    held = function.__globals__
+    read += [held.get(name, _MISSING) for name in sorted(names)]
+    return _of_code(function, "code", read, (id(function.__code__), id(held)))
+
+
+def _of_code(function: Any, kind: str, read: Sequence[Any], rest: Any) -> Any:
+    """What identifies a function that reads these things: itself, unless none of them can change."""
+    if all(held is None or isinstance(held, _CONSTANT) or type(held).__module__.startswith("jax") for held in read):
+        return kind, tuple((type(x), repr(x)) if type(x) in _PLAIN else (object, id(x)) for x in read), rest
+    return "id", id(function)
+
+
+_PLAIN = (bool, int, str, bytes, float, complex)
+_MISSING = np.dtype  # stands for a global that is not there
+_CONSTANT = (
+    *_PLAIN,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.ModuleType,
+    type,
+    jax.Array,
+    np.dtype,
+    torch.dtype,
+)
 
 
 def _hashable(leaf: Any) -> Any:

@@ -54,10 +54,13 @@ def mkleaf(name: str, builder: Any, **kwargs: Any) -> Any:
 
 
 def mkparam(builder: Any, param_no: int, shape: Shape) -> Any:
-    """A parameter of a computation that is built by hand. NotImplementedError: write a function for create_computation."""
-    raise NotImplementedError(
-        "parameters belong to functions here: xb.create_computation(name, lambda x, y: ..., shapes) instead of mkparam"
-    )
+    """The Op of parameter `param_no` of a computation that `builder` builds: apply methods, then `build(name)` the result.
+
+    ValueError if the builder has a parameter of that number.
+    """
+    from torch_xla._src.builder import parameter_of
+
+    return parameter_of(builder, param_no, shape)
 
 
 def tensor_shape(tensor: Any, device: str = "") -> Any:

@@ -34,18 +34,20 @@ def _record(op: Any, *args: Any, dtype: torch.dtype | None = None, **kwargs: Any
     return as_user(dispatch(op, args, kwargs))
 
 
-def _check_layout(layout: torch.layout | None) -> None:
+def _check(layout: torch.layout | None, device: torch.device | None) -> None:
+    from torch_xla._src.graph.tensor import check_device
+
+    check_device(device)
     if layout not in (None, torch.strided):
         raise NotImplementedError(f"device xla has strided tensors only, not layout {layout}")
 
 
-def _unset(size: Any, dtype: torch.dtype | None, layout: torch.layout | None, strides: Any = None) -> torch.Tensor:
+def _unset(size: Any, dtype: torch.dtype | None, strides: Any = None) -> torch.Tensor:
     """A tensor that nothing has been written to: it makes a row only if it is read before it is filled."""
     from torch_xla._src.graph.tensor import as_user, inner_of_value
     from torch_xla._src.graph.value import UNSET, Spec, Value
 
     _first_tensor()
-    _check_layout(layout)
     spec = Spec(tuple(size), dtype or torch.get_default_dtype(), strides)
     return as_user(inner_of_value(Value(spec, generation=UNSET)))
 
@@ -58,9 +60,10 @@ def _empty(
     pin_memory: Any = None,
     memory_format: Any = None,
 ) -> torch.Tensor:
+    _check(layout, device)
     if memory_format in (None, torch.contiguous_format, torch.preserve_format):
-        return _unset(size, dtype, layout)
-    return _unset(size, dtype, layout, torch.empty(size, device="meta", memory_format=memory_format).stride())
+        return _unset(size, dtype)
+    return _unset(size, dtype, torch.empty(size, device="meta", memory_format=memory_format).stride())
 
 
 def _empty_strided(
@@ -68,17 +71,20 @@ def _empty_strided(
 ) -> torch.Tensor:
     from torch_xla._src.graph.value import contiguous_strides, is_dense
 
+    _check(layout, device)
     strides = tuple(stride)
     if strides == contiguous_strides(size) or not is_dense(size, strides):  # a storage with gaps is made without them
-        return _unset(size, dtype, layout)
-    return _unset(size, dtype, layout, strides)
+        return _unset(size, dtype)
+    return _unset(size, dtype, strides)
 
 
 def _empty_permuted(
     size: Any, physical_layout: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
 ) -> torch.Tensor:
     """What `torch.empty_like` of a meta tensor comes to; PyTorch's own form takes a view, for which memory is made."""
-    return _empty_strided(size, torch.empty_permuted(size, physical_layout, device="meta").stride(), dtype, layout)
+    return _empty_strided(
+        size, torch.empty_permuted(size, physical_layout, device="meta").stride(), dtype, layout, device
+    )
 
 
 def _factory(op: Any) -> Callable[..., torch.Tensor]:
@@ -87,7 +93,7 @@ def _factory(op: Any) -> Callable[..., torch.Tensor]:
     def kernel(
         *args: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None, **kwargs: Any
     ) -> torch.Tensor:
-        _check_layout(layout)
+        _check(layout, device)
         return _record(op, *args, dtype=dtype, **kwargs)
 
     return kernel
@@ -96,6 +102,7 @@ def _factory(op: Any) -> Callable[..., torch.Tensor]:
 def _zeros(
     size: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
 ) -> torch.Tensor:
+    _check(layout, device)
     return _record(_aten.zeros.default, list(size), dtype=dtype)
 
 

@@ -16,7 +16,7 @@ from torch_xla._src.graph import checks, contents, lengths
 from torch_xla._src.graph import tensor as tensors
 from torch_xla._src.graph.opinfo import host_leaf, op_info
 from torch_xla._src.graph.recorder import RECORDER
-from torch_xla._src.graph.tensor import DEVICE, XlaTensor, inner_of_value, value_of
+from torch_xla._src.graph.tensor import DEVICE, XlaTensor, check_device, inner_of_value, value_of
 from torch_xla._src.graph.value import Spec, Value
 from torch_xla._src.runtime import live, metrics, rng, transfer
 
@@ -203,6 +203,7 @@ def _check_movable(source: torch.Tensor) -> None:
 def _to_copy(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     source = args[0]
     device = kwargs.get("device") or DEVICE
+    check_device(device)
     if type(source) is not XlaTensor:  # from the host
         _check_movable(source)
         RECORDER.about_to_upload()

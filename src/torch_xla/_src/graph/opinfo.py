@@ -10,7 +10,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from torch_xla._src.graph.shapes import SHAPES, WITHOUT_META
-from torch_xla._src.graph.tensor import DEVICE, XlaTensor, inner_of_value
+from torch_xla._src.graph.tensor import DEVICE, XlaTensor, check_device, inner_of_value
 from torch_xla._src.graph.value import Spec, Value, contiguous_strides, is_dense
 from torch_xla._src.ops import dynamic_slice as _defines_the_ops  # noqa: F401  (for its effect on torch.ops)
 from torch_xla._src.runtime import metrics, transfer
@@ -74,6 +74,7 @@ class OpInfo:
         return self.op, _key(args), _key(kwargs)
 
     def _ask_meta(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Outputs:
+        check_device(kwargs.get("device"))
         if self.op in SHAPES:
             specs: tuple[Spec | None, ...] = tuple(SHAPES[self.op]([*args, *kwargs.values()]))
             return specs, None if len(self.op._schema.returns) == 1 else tuple, None

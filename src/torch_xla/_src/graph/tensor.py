@@ -40,6 +40,14 @@ def _load_dispatch(op: Any, args: Any, kwargs: Any) -> Any:
 dispatch = _load_dispatch
 
 
+def check_device(device: torch.device | None) -> None:
+    """RuntimeError for an xla device that this process does not have."""
+    if device is not None and device.type == "xla" and (device.index or 0) != DEVICE.index:
+        raise RuntimeError(
+            f"there is no device {device}: this process computes on one xla device, {DEVICE}. Use device='xla'"
+        )
+
+
 def inner_of_value(value: Value) -> XlaTensor:
     """A new inner tensor that holds `value`."""
     spec = value.spec

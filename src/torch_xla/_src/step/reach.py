@@ -287,7 +287,7 @@ class Reach:
         if _is_library_file(one.__code__.co_filename):  # a decorator, say: what it was given is the user's
             return found
         named: set[str] = set()
-        _names_in(one.__code__, named)
+        names_in(one.__code__, named)
         self._names |= named
         self._reads_all |= not named.isdisjoint(_READ_ALL) or _computes_names(one.__code__)
         found += [(one.__defaults__, f"defaults of {label}"), (one.__kwdefaults__, f"defaults of {label}")]
@@ -457,12 +457,12 @@ def _is_generated(cls: type, name: str) -> bool:
     return "__dataclass_fields__" in vars(cls) and code is not None and code.co_filename == "<string>"
 
 
-def _names_in(code: types.CodeType, found: set[str]) -> None:
+def names_in(code: types.CodeType, found: set[str]) -> None:
     """Names that a function looks up, and strings that may be names, in nested functions too."""
     found.update(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            _names_in(constant, found)
+            names_in(constant, found)
         else:
             strings = constant if isinstance(constant, (tuple, frozenset)) else (constant,)
             found.update(s for s in strings if isinstance(s, str) and s.isidentifier())
@@ -503,7 +503,7 @@ def _names_of_class(cls: type) -> frozenset[str]:
         for value in vars(cls).values():
             for method in (value, getattr(value, "__func__", None), getattr(value, "fget", None)):
                 if isinstance(method, types.FunctionType):
-                    _names_in(method.__code__, found)
+                    names_in(method.__code__, found)
     return frozenset(found)
 
 

@@ -2,7 +2,7 @@
 
 Note [Public surface]
 `table.py` and `tables/` list every public name of PyTorch/XLA 1.9 to 2.9: its module, how much user code needs it (must,
-should, rare), its signature, and what became of it here:
+should, rare), its signature, and what became of it here; and those that this package adds (new):
 
     works         it is there, with that signature
     deprecated    the same; it warns once and names its successor

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-MARKS = ("must", "should", "rare")
+MARKS = ("must", "should", "rare", "new")
 
 
 class Opaque(str):
@@ -19,7 +19,7 @@ class Opaque(str):
 class Entry:
     """A row of the table.
 
-    mark: "must", "should" or "rare". state: as in Note [Public surface]. arguments: the source of its signature, with
+    mark: "must", "should", "rare" or "new". state: as in Note [Public surface]. arguments: the source of its signature, with
     parentheses, or None for what is not called. reason: why it is absent, or an empty string.
     """
 

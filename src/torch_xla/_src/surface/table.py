@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from torch_xla._src.surface.entry import Entry, parse
-from torch_xla._src.surface.tables import bindings, core, distributed, experimental, tools
+from torch_xla._src.surface.tables import bindings, core, distributed, experimental, own, tools
 
 ENTRIES: list[Entry] = [
     entry
-    for text in (core.TABLE, distributed.TABLE, experimental.TABLE, tools.TABLE, bindings.TABLE)
+    for text in (core.TABLE, distributed.TABLE, experimental.TABLE, tools.TABLE, bindings.TABLE, own.TABLE)
     for entry in parse(text)
 ]
 _BY_NAME = {(entry.module, entry.name): entry for entry in ENTRIES}

@@ -135,7 +135,7 @@ def compiled() -> list[View]:
     views = []
     for (_, key), row in list(program_cache._used.items()):
         program = row.programs.get(key)
-        if type(program) is Program:  # not one over padded buffers
+        if program is not None:
             rows = list(program.rows)
             leaves = [spec for r in rows for spec in r.leaves]
             views.append(View(rows, leaves, list(program.live), program.counts, program))
