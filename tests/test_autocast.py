@@ -290,6 +290,17 @@ def test_syncfree_optimizers(name):
     assert met.counter_value("aten::_local_scalar_dense") == reads
 
 
+def test_a_syncfree_average_does_not_begin_with_a_step_that_is_skipped():
+    options = {"lr": 0.1, "momentum": 0.9, "dampening": 0.5}
+    expected = train(
+        small, "cpu", lambda p: torch.optim.SGD(p, **options), lambda o, n: o.step() if n not in (0, 3) else None
+    )
+    actual = train(
+        small, "xla", lambda p: amp.syncfree.SGD(p, **options), lambda o, n: o.step(found_inf=int(n in (0, 3)))
+    )
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_hooks_of_a_syncfree_optimizer_run_once():
     w = nn.Parameter(weight(2))
     torch.optim.SGD([w], lr=0.1)  # from here on the step of this class runs hooks, too
@@ -303,7 +314,9 @@ def test_hooks_of_a_syncfree_optimizer_run_once():
 OPTIMIZERS = {
     "SGD, momentum": {"lr": 0.1, "momentum": 0.9, "nesterov": True},
     "SGD, dampening": {"lr": 0.1, "momentum": 0.9, "dampening": 0.5},
+    "SGD, foreach": {"lr": 0.1, "momentum": 0.9, "foreach": True},
     "Adam": {"lr": 0.05},
+    "Adam, rate": {"lr": torch.tensor(0.05)},
     "AdamW, foreach": {"lr": 0.05, "foreach": True},
     "AdamW, fused": {"lr": 0.05, "fused": True},
     "Adagrad": {"lr": 0.05},

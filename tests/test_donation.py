@@ -294,6 +294,12 @@ def test_assert_donated():
     debug.assert_donated(model)
 
 
+def test_names_are_those_of_a_module():
+    for report in (debug.donation_report, debug.assert_donated):
+        with pytest.raises(TypeError, match="not of int"):
+            report(3)
+
+
 def test_a_dropped_input_that_no_output_can_take_is_no_failure():
     x = torch.ones(7, 3).to("xla")
     y = x.sum()

@@ -344,3 +344,15 @@ def test_the_host_holds_about_one_tensor_at_a_time(way, directory):
     assert done.returncode == 0, done.stderr
     # A part is not the tensor: what is imported, the buffer that is being filled, what the allocator keeps.
     assert int(done.stdout.split()[-1]) < 1.3 * LARGEST + 2 * LARGEST
+
+
+def test_a_model_is_left_as_it_was_by_a_file_that_does_not_fit(tmp_path):
+    torch.save({"0.weight": torch.zeros(2, 2), "other": torch.zeros(1)}, tmp_path / "wrong.pt")
+    (tmp_path / "empty.pt").touch()
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    before = list(model.parameters())
+    with pytest.raises(RuntimeError, match="Missing key"):
+        load_checkpoint(model, tmp_path / "wrong.pt")
+    with pytest.raises(ValueError, match="no whole file of"):
+        load_checkpoint(model, tmp_path / "empty.pt")
+    assert all(now is then for now, then in zip(model.parameters(), before, strict=True))

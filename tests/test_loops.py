@@ -101,6 +101,28 @@ def test_constants_of_a_function_that_is_made_anew_count():
         torch.testing.assert_close(result, init + n * LENGTH)
 
 
+def test_a_trace_is_that_of_the_autocast_that_is_on():
+    init, xs, w = (t.to("xla") for t in numbers())
+
+    def step(carry, x):
+        return carry @ w + x, None
+
+    def run(enabled):
+        with torch.autocast("xla", torch.bfloat16, enabled=enabled):
+            return scan(step, init, xs)[0].cpu(), torch.stack([init @ w]).cpu()
+
+    linear = assume_pure(lambda x: torch.nn.functional.linear(x, x.new_ones(4, 3)))
+    for enabled in (True, False, True):
+        with torch.autocast("xla", torch.bfloat16, enabled=enabled):
+            assert linear(xs).dtype is (torch.bfloat16 if enabled else torch.float32)
+            with torch.autocast("xla", enabled=False):
+                assert linear(xs).dtype is torch.float32
+        carry, one = run(enabled)
+        assert one.dtype is (torch.bfloat16 if enabled else torch.float32)
+        rounding = (carry - loop(lambda c, x: (c @ w.cpu() + x, x), init.cpu(), xs.cpu())[0]).abs().max()
+        assert bool(rounding > 1e-3) is enabled
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -338,3 +360,10 @@ def test_a_module_that_a_function_captures_gets_gradients():
         module.weight.zero_()
         module.bias.fill_(1)
     assert function(torch.ones(4, 3, device="xla")).item() == 8
+
+
+def test_casts_in_a_trace_can_be_viewed():
+    x = torch.arange(12.0).view(2, 2, 3).to("xla")
+    result = assume_pure(lambda x: x.to(torch.bfloat16).view(4, 3) @ x.to(torch.bfloat16)[0].t())(x)
+    assert result.dtype is torch.bfloat16
+    assert result.tolist() == (x.cpu().view(4, 3) @ x.cpu()[0].t()).bfloat16().tolist()

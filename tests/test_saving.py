@@ -223,3 +223,15 @@ def test_distributed_checkpoint_in_one_process(tmp_path):
         assert fresh.first.weight.device.type == device
         assert torch.equal(fresh.first.weight.cpu(), model.first.weight.cpu())
     assert all(b"xla" not in path.read_bytes() for path in (tmp_path / "dcp").iterdir())
+
+
+@pytest.mark.parametrize("target", ["xla", "xla:0"])
+def test_a_location_may_be_mapped_to_xla(target):
+    base = torch.arange(6.0)
+    data = saved({"whole": base, "part": base[2:4], "bit": torch.tensor([1 + 2j, 3 - 4j]).conj().imag})
+    loaded = torch.load(io.BytesIO(data), map_location={"cpu": target, "cuda:0": "cpu"})
+    assert {x.device.type for x in loaded.values()} == {"xla"}
+    assert (loaded["whole"].tolist(), loaded["bit"].tolist()) == ([0, 1, 2, 3, 4, 5], [-2, 4])
+    loaded["whole"].zero_()
+    assert loaded["part"].tolist() == [0, 0]
+    assert torch.load(io.BytesIO(data), map_location={"cuda:0": target})["part"].device.type == "cpu"

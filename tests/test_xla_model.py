@@ -469,3 +469,11 @@ def test_helpers_of_launching():
     assert xmp.MpModelWrapper(model).to(DEVICE) is model
     assert model.weight.is_xla
     assert xmp.MpSerialExecutor().run(lambda: 3) == 3
+
+
+def test_memory_of_a_device_that_is_not_there():
+    assert xm.get_memory_info("xla:0").keys() == xm.get_memory_info().keys() == xm.get_memory_info(0).keys()
+    with pytest.raises(ValueError, match="not that of cpu"):
+        xm.get_memory_info("cpu")
+    with pytest.raises(RuntimeError, match="there is no device xla:7"):
+        xm.get_memory_info("xla:7")

@@ -56,7 +56,14 @@ def load(
     with torch.no_grad():
         if not replaced and dtype is not None:
             _set_dtypes(model, state)
-        result = model.load_state_dict(state, strict=strict, assign=replaced)
+        before = {name: _owner(model, name) for name in wanted}
+        try:
+            result = model.load_state_dict(state, strict=strict, assign=replaced)
+        except Exception:
+            for name, tensor in before.items():  # some have been assigned already
+                _put(model, name, tensor)
+            raise
+        del before
         del state
         _tie(model, ties)
         _move_rest(model, device)
@@ -104,7 +111,10 @@ def _tensors(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
         yield from _safetensors(path)
         return
     # Files of torch.save before 1.6 are no zip archives, and cannot be mapped.
-    data = torch.load(path, map_location="cpu", mmap=zipfile.is_zipfile(path), weights_only=True)
+    try:
+        data = torch.load(path, map_location="cpu", mmap=zipfile.is_zipfile(path), weights_only=True)
+    except (EOFError, RuntimeError) as error:
+        raise ValueError(f"{path} is no whole file of torch.save: {error or repr(error)}") from error
     for key in _NESTED:
         if isinstance(data, Mapping) and isinstance(data.get(key), Mapping):
             data = data[key]
@@ -148,8 +158,12 @@ def _tie(model: torch.nn.Module, ties: list[list[str]]) -> None:
         tensor = _owner(model, first)
         for name in others:
             if _owner(model, name) is not tensor:
-                module, _, leaf = name.rpartition(".")
-                setattr(model.get_submodule(module), leaf, tensor)
+                _put(model, name, tensor)
+
+
+def _put(model: torch.nn.Module, name: str, tensor: torch.Tensor) -> None:
+    module, _, leaf = name.rpartition(".")
+    setattr(model.get_submodule(module), leaf, tensor)
 
 
 def _owner(model: torch.nn.Module, name: str) -> Any:

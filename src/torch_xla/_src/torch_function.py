@@ -166,6 +166,12 @@ def _of_value(value: Any) -> Any:
     return (float, repr(value)) if isinstance(value, float) else id(value)
 
 
+def _settings() -> Any:
+    """What PyTorch is set to, as far as the ops that a function calls depend on it."""
+    autocast = torch.is_autocast_enabled("xla")
+    return autocast, torch.get_autocast_dtype("xla") if autocast else None, torch.get_default_dtype()
+
+
 def call_with(
     functions: Sequence[Callable[..., Any]], make: Callable[..., Callable[..., Any]], args: Sequence[Any], name: Any
 ) -> Any:
@@ -176,7 +182,7 @@ def call_with(
     """
     captures = Captures(functions)
     function = make(*(on_arrays(f, captures) for f in functions))
-    identity = (name, *map(of_function, functions), captures.modes())
+    identity = (name, *map(of_function, functions), captures.modes(), _settings())
     _kept.setdefault(identity, functions)  # so that no other object gets one of these identities
     return call(function, (captures.tensors(), *args), override_hash=identity, wide=True)
 

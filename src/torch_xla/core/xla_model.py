@@ -12,6 +12,7 @@ import torch
 from torch_xla._src import api, collectives, nested, surface
 from torch_xla._src.api import wait_device_ops
 from torch_xla._src.deprecation import alias
+from torch_xla._src.graph.tensor import check_device
 from torch_xla._src.nested import ToXlaTensorArena
 from torch_xla._src.rate import RateTracker
 from torch_xla._src.runtime import client, memory, rng
@@ -274,7 +275,14 @@ def fork_rng(device: Any = None, enabled: bool = True) -> Iterator[None]:
 
 
 def get_memory_info(device: Any = None) -> dict[str, int]:
-    """Bytes on the device: `bytes_used`, `bytes_limit`, `peak_bytes_used`, and the older `kb_total`, `kb_free`."""
+    """Bytes on the device: `bytes_used`, `bytes_limit`, `peak_bytes_used`, and the older `kb_total`, `kb_free`.
+
+    ValueError if `device` (None: the default) is no xla device, RuntimeError if it is not there.
+    """
+    asked = torch.device("xla", device) if isinstance(device, int) else torch.device(device or "xla")
+    if asked.type != "xla":
+        raise ValueError(f"memory of an xla device is known here, not that of {asked}")
+    check_device(asked)
     return memory.info()
 
 

@@ -78,6 +78,8 @@ def check(
 
 
 def _names(module: nn.Module | None) -> dict[Any, str]:
+    if module is not None and not isinstance(module, nn.Module):
+        raise TypeError(f"names are those of a torch.nn.Module, not of {type(module).__name__}")
     from torch_xla._src.graph.tensor import value_of
 
     named = [] if module is None else [*module.named_parameters(), *module.named_buffers()]

@@ -58,7 +58,9 @@ _KEY = torch._C.DispatchKeySet(torch._C._dispatch_key_parse("AutocastXLA"))
 
 
 def _castable(x: Any) -> bool:
-    return isinstance(x, torch.Tensor) and x.is_xla and x.is_floating_point() and x.dtype is not torch.float64
+    """Whether a cast applies to `x`. On device meta are what stands for xla tensors while a function is traced."""
+    ours = isinstance(x, torch.Tensor) and (x.is_xla or x.is_meta)
+    return ours and x.is_floating_point() and x.dtype is not torch.float64
 
 
 # Note [Cached casts]

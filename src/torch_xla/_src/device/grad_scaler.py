@@ -42,13 +42,15 @@ def _become(optimizer: torch.optim.Optimizer, kind: str) -> None:
         return
     for group in optimizer.param_groups:
         group[kind] = True
+        if kind == "fused":
+            group["foreach"] = False  # PyTorch takes one of the two
     for _, p in _trained(optimizer):
         step = optimizer.state[p].get("step")
         if isinstance(step, torch.Tensor):
             optimizer.state[p]["step"] = step.to(p.device)
 
 
-def _needs_first_step(optimizer: torch.optim.Optimizer) -> bool:
+def needs_first_step(optimizer: torch.optim.Optimizer) -> bool:
     """Whether the momentum of SGD starts as no average of zero and the gradient does."""
     return any(
         group.get("dampening") and group["momentum"] and optimizer.state[p].get("momentum_buffer") is None
@@ -85,7 +87,7 @@ def _without_reading(original: Any) -> Any:
     def maybe_opt_step(scaler: Any, optimizer: Any, optimizer_state: Any, *args: Any, **kwargs: Any) -> Any:
         flags = list(optimizer_state["found_inf_per_device"].values())
         if flags and all(flag.is_xla for flag in flags):
-            if _can(optimizer, _FUSED) and not _needs_first_step(optimizer):
+            if _can(optimizer, _FUSED) and not needs_first_step(optimizer):
                 _become(optimizer, "fused")
                 return _step_fused(optimizer, sum(flags[1:], flags[0]), args, kwargs)
             if _can(optimizer, _CAPTURABLE):

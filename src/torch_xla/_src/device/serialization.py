@@ -56,22 +56,37 @@ def _is_xla(location: Any) -> bool:
 def _loading_to_xla(original: Any) -> Any:
     @functools.wraps(original)
     def load(file: Any, map_location: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _is_xla(map_location):
+        if _is_xla(map_location):
+            return move(original(file, "cpu", *args, **kwargs), map_location)
+        if not isinstance(map_location, dict) or not any(map(_is_xla, map_location.values())):
             return original(file, map_location, *args, **kwargs)
-        return move(original(file, "cpu", *args, **kwargs), map_location)
+        chosen: dict[int, Any] = {}  # by address of a storage, the device that its location is mapped to
+
+        def on_host(storage: Any, location: str) -> Any:
+            target = map_location.get(location, location)
+            if _is_xla(target):
+                chosen[storage.data_ptr()] = target
+                return storage
+            return torch.serialization.default_restore_location(storage, str(target))
+
+        return move(original(file, on_host, *args, **kwargs), None, chosen)
 
     return load
 
 
-def move(data: Any, device: Any) -> Any:
-    """`data` with its tensors on `device`: containers are changed in place, Parameters and tied tensors keep identity."""
+def move(data: Any, target: Any, chosen: dict[int, Any] | None = None) -> Any:
+    """`data` with its tensors on device `target`: containers are changed in place, Parameters and tied tensors keep identity.
+
+    chosen: only tensors in storages at these addresses are moved, to these devices.
+    """
     moved: dict[int, Any] = {}
     shared = _shared_storages(data)
     copies: dict[int, torch.Tensor] = {}  # by address of a shared storage, its contents on the device
 
     def to_device(x: torch.Tensor) -> torch.Tensor:
         storage = x.untyped_storage()
-        if storage.data_ptr() not in shared:
+        device = target if chosen is None else chosen.get(storage.data_ptr(), x.device)
+        if storage.data_ptr() not in shared or x.is_neg() or x.is_conj() or device == x.device:
             return x.detach().to(device)
         if storage.data_ptr() not in copies:
             copies[storage.data_ptr()] = torch.empty(0, dtype=x.dtype).set_(storage).to(device)
@@ -84,7 +99,7 @@ def move(data: Any, device: Any) -> Any:
         if id(x) in moved:
             return moved[id(x)][1]
         if isinstance(x, torch.nn.Module):
-            result: Any = x.to(device)
+            result: Any = x.to(target if chosen is None else next(iter(chosen.values()), "cpu"))
         elif isinstance(x, torch.nn.Parameter):
             result = type(x)(to_device(x.data), x.requires_grad)
         elif isinstance(x, torch.Tensor):

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from torch_xla._src.device.grad_scaler import needs_first_step
+
 
 def _step_of(optimizer: type[torch.optim.Optimizer]) -> Any:
     """A class's `step` without the hooks that PyTorch puts around it: those of the subclass run already."""
@@ -31,6 +33,8 @@ class _SyncFree(torch.optim.Optimizer):
             return base(self, closure)
         device = self.param_groups[0]["params"][0].device
         flag = torch.as_tensor(found_inf, device=device).reshape(()).ne(0).float()
+        if needs_first_step(self) and flag.item():  # the only read: a step that is skipped must not begin the average
+            return None if closure is None else torch.enable_grad()(closure)()
         self.grad_scale, self.found_inf = None, flag
         try:
             return base(self, closure)

@@ -43,6 +43,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 
 from torch_xla._src import eager
 from torch_xla._src.compile import poison
@@ -156,7 +157,7 @@ class Recorder:
             except BaseException as error:
                 self._rewind(*mark)
                 outs = self._retry(error, op, args, kwargs)
-                return [t.value for t in (outs if isinstance(outs, (list, tuple)) else [outs])]
+                return [t.value for t in pytree.tree_leaves(outs)]
             if row.depth >= MAX_ROWS:
                 self.cut()
             return values

@@ -209,15 +209,22 @@ _expanding: list[Any] = []
 def expand(fn: Any, args: Any, kwargs: Any, key: Any = None) -> Any:
     """What a torch function gives for JAX arrays (nested in `args`): its ops are lowered as they are called.
 
-    key: PRNG key, without which random ops are NotImplementedError. Raises CapturedTensor.
+    key: PRNG key, without which random ops are NotImplementedError. Raises CapturedTensor. Autocast for device xla is what
+    it is around the call, or what `fn` makes it.
     """
-    return _expand(fn, args, kwargs, key)
+    enabled = torch.is_autocast_enabled("xla")
+    include = _BACKEND_SELECT | _AUTOCAST | _FUNCTIONALIZE
+    return _expand(fn, args, kwargs, key, include, _NOTHING if enabled else _AUTOCAST)
 
 
-def _expand(fn: Any, args: Any, kwargs: Any, key: Any) -> Any:
-    include, exclude = (
-        torch._C.DispatchKeySet(k) for k in (torch._C.DispatchKey.BackendSelect, torch._C.DispatchKey.Undefined)
-    )
+_BACKEND_SELECT = torch._C.DispatchKeySet(torch._C.DispatchKey.BackendSelect)
+_AUTOCAST = torch._C.DispatchKeySet(torch._C._dispatch_key_parse("AutocastXLA"))  # which meta tensors do not have
+# Without this key `to()` of a tensor on device meta gives one that is not functional, as for a device that is not lazy.
+_FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
+_NOTHING = torch._C.DispatchKeySet(torch._C.DispatchKey.Undefined)
+
+
+def _expand(fn: Any, args: Any, kwargs: Any, key: Any, include: Any = _BACKEND_SELECT, exclude: Any = _NOTHING) -> Any:
     # The program may be built in the middle of a dispatch (`.item()`): start from a clean thread-local dispatch state.
     with torch._C._ForceDispatchKeyGuard(include, exclude), torch.no_grad(), _Expand(key):
         args, kwargs = pytree.tree_map(_enter, (args, kwargs))
