@@ -187,3 +187,22 @@ def test_embedding_bag(mode: int, padding_idx: int) -> None:
         (got,) = lower(backward, [to_jax(grad), arrays[1], *rest, *tail], {}, specs_of(expected_grad))
     torch.testing.assert_close(to_torch(out), expected[0])
     torch.testing.assert_close(to_torch(got), expected_grad)
+
+
+@pytest.mark.parametrize("at", [0, 3, -1, 4, -5])
+def test_a_single_index_writes_one_slice_or_nothing(at):
+    x, one = torch.arange(12.0).reshape(3, 4), torch.full((3, 1), 9.0)
+    expected = x.clone()
+    if -4 <= at < 4:
+        expected[:, at] = 9.0
+    for op, arguments in (
+        (aten.index_copy.default, (1, torch.tensor([at]), one)),
+        (aten.index_put.default, ([None, torch.tensor([at])], one)),
+        (aten.index_put.default, ([None, torch.tensor(at)], torch.tensor(9.0))),
+    ):
+        arrays = torch.utils._pytree.tree_map(
+            lambda a: to_jax(a) if isinstance(a, torch.Tensor) else a, (x, *arguments)
+        )
+        with jax.enable_x64(True):
+            [result] = lower(op, arrays, {}, specs_of(x))
+        assert to_torch(result).equal(expected)

@@ -125,6 +125,11 @@ def index_put(
     if not used:
         return x + values if accumulate else jnp.broadcast_to(values, x.shape)
     if not accumulate:
+        if len(used) == 1 and indices[used[0]].size == 1 and x.size:  # x[:, position] = values
+            place = used[0]
+            one = jnp.broadcast_to(values, (*x.shape[:place], *indices[place].shape, *x.shape[place + 1 :]))
+            one = one.reshape(*x.shape[:place], 1, *x.shape[place + 1 :])
+            return _write_one(x, place, indices[place].reshape(()), one)
         return x.at[_key(indices)].set(values, mode="drop")
     wide = _accumulator(x.dtype)
     return dtypes.cast(x.astype(wide).at[_key(indices)].add(values.astype(wide), mode="drop"), x.dtype)
@@ -168,9 +173,19 @@ def _write(x: jax.Array, dim: int, index: jax.Array, source: Any, kind: str) -> 
     dim, wide, index = wrap_dim(dim, x.ndim), at_least_1d(x), at_least_1d(index)
     shape = (*wide.shape[:dim], index.shape[0], *wide.shape[dim + 1 :])
     source = jnp.broadcast_to(source.reshape(shape) if source.ndim else source, shape)
+    if kind == "set" and index.shape[0] == 1 and 0 not in shape:
+        return _write_one(wide, dim, index[0], source).reshape(x.shape)
     ref = wide.at[(slice(None),) * dim + (index,)]
     written: jax.Array = getattr(ref, kind)(source, mode="drop")
     return written.reshape(x.shape)
+
+
+def _write_one(x: jax.Array, dim: int, index: jax.Array, source: jax.Array) -> jax.Array:
+    """Writes one slice: XLA updates that in place, where a scatter is a loop on CPU. See Note [Indices out of range]."""
+    size = x.shape[dim]
+    at = jnp.where(index < 0, index + size, index)
+    old = lax.dynamic_slice_in_dim(x, at, 1, dim)  # which clamps
+    return lax.dynamic_update_slice_in_dim(x, jnp.where((at >= 0) & (at < size), source, old), at, dim)
 
 
 @lowers("aten.index_add")
