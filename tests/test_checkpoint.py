@@ -98,6 +98,29 @@ def test_dropout_draws_the_same_numbers_again(kind):
     assert_same(gradients, expected)
 
 
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_random_numbers_are_not_drawn_ahead_and_held(reentrant):
+    def block(x, weight):
+        for _ in range(3):
+            x = F.dropout(F.gelu(x @ weight), 0.1)
+        return x
+
+    def backward(layers):
+        torch.manual_seed(0)
+        x = torch.randn(64, 64).to("xla").requires_grad_()
+        weights = [torch.randn(64, 64).div(8).to("xla").requires_grad_() for _ in range(layers)]
+        torch_xla.sync()
+        y = x
+        for weight in weights:
+            y = checkpoint(block, y, weight, use_reentrant=reentrant)
+        y.sum().backward()
+        torch_xla.sync()
+        return temporaries()
+
+    size = 64 * 64 * 4  # a layer keeps what it starts with
+    assert backward(12) - backward(4) <= 8 * 1.5 * size
+
+
 @pytest.mark.parametrize("kind", CHECKPOINTS)
 def test_under_autocast(kind):
     def gradients(kind):

@@ -57,11 +57,14 @@ def uses(rows: Sequence[Row], live: Iterable[int]) -> list[Use]:
 
 
 class Region(NamedTuple):
-    """A recomputation: positions of its first and last marker, and the outputs and leaves that it reads from outside."""
+    """A recomputation: positions of its first and last marker, the outputs and leaves that it reads from outside, and whether
+    it draws random numbers.
+    """
 
     begin: int
     end: int
     reads: tuple[int, ...]
+    draws: bool
 
 
 def regions(rows: Sequence[Row], uses: Sequence[Use]) -> list[Region]:
@@ -73,7 +76,8 @@ def regions(rows: Sequence[Row], uses: Sequence[Use]) -> list[Region]:
     for begin, (row, use) in enumerate(zip(rows, uses, strict=True)):
         if row.op is BEGIN and use is Use.RUN:
             end = _end(rows, begin)
-            found.append(Region(begin, end, _reads(rows, uses, begin, end)))
+            inside = [row for row, use in zip(rows[begin + 1 : end], uses[begin + 1 : end]) if use is Use.RUN]
+            found.append(Region(begin, end, _reads(inside, row.base), any(r.random for r in inside)))
     return found
 
 
@@ -86,7 +90,5 @@ def _end(rows: Sequence[Row], begin: int) -> int:
     return len(rows)
 
 
-def _reads(rows: Sequence[Row], uses: Sequence[Use], begin: int, end: int) -> tuple[int, ...]:
-    first = rows[begin].base
-    inside = [row for row, use in zip(rows[begin + 1 : end], uses[begin + 1 : end]) if use is Use.RUN]
+def _reads(inside: Sequence[Row], first: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(ref for row in inside for ref in refs_in((row.args, row.kwargs)) if ref < first))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -23,6 +24,9 @@ from torch_xla._src.ops.update import to_a_view
 from torch_xla._src.runtime import client, precision
 
 KEY_IMPLEMENTATION = "threefry2x32"  # reproducible on every device, and independent of sharding
+
+
+_CONSTANT = re.compile("empty|zeros|ones|full|_like")  # results that depend on no number
 
 
 class RowError(Exception):
@@ -47,6 +51,9 @@ class Inputs:
         self.checks: list[CheckedRow] = []  # see Note [Failed checks]
         self.flags: list[Any] = []  # for each of them, whether it failed
         self.checks_before: dict[int, int] = {}  # by output: how many checks there were by then, if any
+        self.keys_again: list[Any] = []  # by recomputation that is being run: what it finds for `keys`
+        self.paced = False  # whether random numbers are drawn no sooner than their turn
+        self.latest: Any = None  # what was computed last, if they are
         self.position = {FLOAT_SLOT: 0, INT_SLOT: 0, "key": 0}
 
     def _next(self, kind: Any) -> int:
@@ -72,13 +79,16 @@ class Inputs:
     def enter(self, region: Region, begin: Row) -> None:
         """From here on, what a recomputation reads from outside comes through a barrier. See Note [Recomputation]."""
         after = Inputs.resolve(self, begin.args[0])
-        held = barrier([self._held(number) for number in region.reads], after)
+        keys = [self._keys()] if region.draws else []
+        held = barrier([*map(self._held, region.reads), *keys], after)
+        self.keys_again.append(held.pop() if keys else self._keys())
         numbers = dict(zip(region.reads, held, strict=True))
         self.again.append({**(self.again[-1] if self.again else {}), **numbers})
 
     def leave(self) -> None:
         """Ends what `enter` began."""
         self.again.pop()
+        self.keys_again.pop()
 
     def skip(self, row: Row) -> None:
         """Passes over the slots and the key of a row that nobody needs."""
@@ -87,9 +97,15 @@ class Inputs:
         if row.random:
             self._next("key")
 
+    def _keys(self) -> Any:
+        return self.keys_again[-1] if self.keys_again else self.keys
+
     def key(self) -> Any:
         """The PRNG key of the next random row."""
-        return jax.random.wrap_key_data(self.keys[self._next("key")], impl=KEY_IMPLEMENTATION)
+        data = self._keys()[self._next("key")]
+        if self.paced and not self.again and self.latest is not None:
+            (data,) = barrier([data], [self.latest])
+        return jax.random.wrap_key_data(data, impl=KEY_IMPLEMENTATION)
 
     def run(self, row: Row, only_check: bool = False) -> None:
         """Lowers one row; its outputs join `outs`. only_check: takes no more than the flags of its checks."""
@@ -107,6 +123,8 @@ class Inputs:
             raise RowError(row) from error
         for number, result in enumerate(results, row.base):
             self.outs[number] = result
+            if self.paced and result is not None and not _CONSTANT.search(row.op._schema.name):
+                self.latest = result
             if row.view is not None:
                 self.views.add(number)
             if self.checks:
@@ -177,6 +195,7 @@ class Program:
         plan = uses(self.rows, [*self.live, *undo.earlier(self.live, replaced)])
         again = regions(self.rows, plan)
         begins, ends = {r.begin: r for r in again}, {r.end for r in again}
+        inputs.paced = bool(again)
         for position, (row, use) in enumerate(zip(self.rows, plan, strict=True)):
             if position in begins:
                 inputs.enter(begins[position], row)

@@ -13,6 +13,10 @@ there each tensor is also selected by a condition that always holds, which XLA d
 A selection costs a copy at most, which cannot be measured in a training step; parameters pass through it, too, since a
 recording that was cut before the backward pass has activations among its inputs, and nothing else tells them apart.
 
+Random numbers depend on keys alone, which are inputs: nothing would keep XLA from drawing all of them at the start, and
+holding them until they are used. So a recomputation gets its keys through the barrier as well, and in a program that
+has one, each other draw gets its key through a barrier with what was computed before it.
+
 Method: Chen et al., 2016 (arXiv:1604.06174).
 """
 
