@@ -235,3 +235,19 @@ def test_a_location_may_be_mapped_to_xla(target):
     loaded["whole"].zero_()
     assert loaded["part"].tolist() == [0, 0]
     assert torch.load(io.BytesIO(data), map_location={"cuda:0": target})["part"].device.type == "cpu"
+
+
+@pytest.mark.parametrize("device", ["cpu", "xla"])
+@pytest.mark.parametrize(
+    "part",
+    [lambda x: x.real, lambda x: x.imag, lambda x: x.conj(), lambda x: x.conj().imag],
+    ids=["real", "imag", "conj", "neg"],
+)
+def test_parts_and_conjugates_of_complex_tensors(part, device):
+    x = torch.tensor([1 + 2j, 3 - 4j], dtype=torch.complex64)
+    file = io.BytesIO()
+    torch.save(part(x.to(device)), file)
+    file.seek(0)
+    loaded = torch.load(file, map_location="xla")
+    assert loaded.is_xla
+    assert loaded.tolist() == part(x).tolist()

@@ -177,9 +177,13 @@ def copy_sharing(tensor: torch.Tensor, copies: dict[Any, Any], copy: Callable[[t
     copies: what has been copied so far; to be kept for all tensors of one operation. copy: copies a tensor that owns its
     storage, to any device.
     """
+    if tensor.is_conj() or tensor.is_neg():  # its storage holds other numbers
+        return copy(tensor.detach())
     try:
         whole = owner(tensor.detach())
     except RuntimeError:  # it has gaps, so nothing else can be in it that the copy would miss
+        return copy(tensor.detach())
+    if whole.dtype is not tensor.dtype:  # the real or imaginary part of a complex tensor
         return copy(tensor.detach())
     key = "storage", tensor.untyped_storage()._cdata
     if key not in copies:
