@@ -457,3 +457,43 @@ def test_the_setting_of_torch_is_followed():
         assert backends.get_mat_mul_precision() == taken
         assert torch.get_float32_matmul_precision() == given
     assert set(operand_precision()) == {"highest"}
+
+
+def test_a_scaled_optimizer_that_was_told_to_use_foreach():
+    parameter = nn.Parameter(torch.ones(3, device="xla"))
+    optimizer = torch.optim.SGD([parameter], lr=0.5, foreach=True)
+    scaler = torch.amp.GradScaler("xla", init_scale=4.0)
+    for factor, expected in ((1.0, 0.5), (float("inf"), 0.5), (2.0, -0.5)):
+        optimizer.zero_grad()
+        scaler.scale(parameter.sum() * factor).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        assert parameter.tolist() == [expected] * 3
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad])
+def test_a_fused_optimizer_whose_rate_is_a_tensor_on_the_host(optimizer):
+    def trained(device, **options):
+        parameter = nn.Parameter(torch.ones(3, device=device))
+        made = optimizer([parameter], **options)
+        for factor in (1.0, -3.0):
+            made.zero_grad()
+            (parameter.square().sum() * factor).backward()
+            made.step()
+        return parameter.detach().cpu()
+
+    torch.testing.assert_close(trained("xla", lr=torch.tensor(0.1), fused=True), trained("cpu", lr=0.1))
+
+
+def test_a_skipped_first_step_of_syncfree_sgd_leaves_no_momentum():
+    def trained(make, steps):
+        parameter = nn.Parameter(torch.ones(3, device="xla"))
+        optimizer = make([parameter], lr=0.1, momentum=0.9, dampening=0.5)
+        for options in steps:
+            parameter.grad = torch.full_like(parameter, 2.0)
+            optimizer.step(**options)
+        return parameter.tolist()
+
+    found = torch.ones((), device="xla")
+    steps = [{"found_inf": found}, {"found_inf": found * 0}, {"found_inf": found}, {}]
+    assert trained(amp.syncfree.SGD, steps) == trained(torch.optim.SGD, [{}, {}])

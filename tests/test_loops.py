@@ -367,3 +367,18 @@ def test_casts_in_a_trace_can_be_viewed():
     result = assume_pure(lambda x: x.to(torch.bfloat16).view(4, 3) @ x.to(torch.bfloat16)[0].t())(x)
     assert result.dtype is torch.bfloat16
     assert result.tolist() == (x.cpu().view(4, 3) @ x.cpu()[0].t()).bfloat16().tolist()
+
+
+def test_layers_under_autocast_carry_the_dtype_that_they_were_given():
+    torch.manual_seed(0)
+    layers = torch.nn.ModuleList([torch.nn.Linear(3, 3) for _ in range(2)]).to("xla")
+    plain, x = copy.deepcopy(layers), torch.randn(2, 4, 3).to("xla")
+    with torch.autocast("xla", torch.bfloat16):
+        result, expected = scan_layers(layers, x), plain[1](plain[0](x))
+    assert result.dtype is torch.float32
+    assert result.tolist() == expected.float().tolist()
+    result.sum().backward()
+    expected.float().sum().backward()
+    for ours, theirs in zip(layers.parameters(), plain.parameters(), strict=True):
+        assert ours.grad.dtype is torch.float32
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=2e-2, atol=2e-2)

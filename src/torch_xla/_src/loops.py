@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
+from torch_xla._src.ops.dtypes import cast
 from torch_xla._src.ops.lower import DrawsNumbers
 from torch_xla._src.runtime import client
 from torch_xla._src.torch_function import call_with, of_function
@@ -31,7 +32,8 @@ def scan(fn: Callable[..., Any], init: Any, xs: Any, remat: str | None = None) -
             def step(carry: Any, given: Any) -> Any:
                 x, number = given
                 key = None if seed is None else jax.random.fold_in(jax.random.key(seed), number)
-                return tuple(body(captured, carry, x, key=key))
+                after, y = body(captured, carry, x, key=key)
+                return _in_dtypes_of(carry, after), y
 
             # prevent_cse=False: within a loop XLA cannot merge the repetition with the original.
             kept = step if policy is None else jax.checkpoint(step, policy=policy, prevent_cse=False)
@@ -49,6 +51,17 @@ def scan(fn: Callable[..., Any], init: Any, xs: Any, remat: str | None = None) -
     return call_with([fn], make, (init, xs, seed), ("scan", remat))
 
 
+def _in_dtypes_of(before: Any, after: Any) -> Any:
+    """What is carried on, in the dtypes that it had: autocast changes those, and a loop cannot."""
+    if not torch.is_autocast_enabled("xla") or jax.tree.structure(before) != jax.tree.structure(after):
+        return after
+    return jax.tree.map(lambda old, new: cast(new, old.dtype) if _both_float(old, new) else new, before, after)
+
+
+def _both_float(*arrays: Any) -> bool:
+    return all(hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating) for x in arrays)
+
+
 _draws: set[Any] = set()  # functions that draw random numbers
 
 
@@ -62,7 +75,7 @@ def while_loop(cond: Callable[..., Any], body: Callable[..., Any], carried: Sequ
 
             def advance(state: Any) -> Any:
                 new = step(captured, *state, *fixed)
-                return tuple(new) if isinstance(new, (tuple, list)) else (new,)
+                return _in_dtypes_of(state, tuple(new) if isinstance(new, (tuple, list)) else (new,))
 
             return lax.while_loop(lambda s: condition(captured, *s, *fixed).reshape(()), advance, start)
 
