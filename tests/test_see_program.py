@@ -207,3 +207,50 @@ def test_a_program_over_padded_buffers_is_listed():
     given = [torch.ones(spec.shape) for spec in view.leaves]
     [result] = namespace["program"](given)
     assert result.item() == torch.nn.functional.linear(*given).sum().item()
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 12)
+
+    def forward(self, x):
+        q, k, v = self.linear(x).view(-1, 5, 3, 4).unbind(2)
+        mask = torch.ones(5, 5, dtype=torch.bool, device=x.device).tril(-1)  # the first row sees nothing
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True) + F.scaled_dot_product_attention(q, k, v, mask)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Attention,
+        lambda: nn.LSTM(4, 6, num_layers=2, bidirectional=True, proj_size=3),
+        lambda: nn.GRU(4, 6),
+        lambda: nn.RNN(4, 6, nonlinearity="relu", bias=False),
+    ],
+    ids=["attention", "lstm", "gru", "rnn"],
+)
+def test_python_of_layers_that_are_ops_of_their_own(make):
+    torch.manual_seed(0)
+    model = make().to("xla")
+    x = torch.randn(2, 5, 4).to("xla")
+    torch_xla.sync()
+    result = model(x)
+    result = result if isinstance(result, torch.Tensor) else result[0]
+    gradients = torch.autograd.grad(result.square().sum(), list(model.parameters()))
+    view = program.pending(gradients)
+    leaves = [on_host(buffer) for buffer in RECORDER.leaf_buffers]
+    wanted = [g.cpu() for g in gradients]
+    for device in ("cpu", "xla"):
+        got = run(view.python(), leaves, device)
+        assert_same([t.detach().cpu() for t in got], wanted, 1e-4)
+
+
+def test_python_of_a_write_to_a_slice():
+    x = torch.arange(6.0).to("xla")
+    torch_xla.sync()
+    y = x.clone().add_(1)
+    y[2:4].mul_(2)
+    y[5] = 0
+    [got] = run(program.pending(y).python(), [torch.arange(6.0)], "cpu")
+    assert got.tolist() == y.tolist() == [1, 2, 6, 8, 5, 0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -10,33 +11,32 @@ import torch
 
 from torch_xla._src.graph.printing import shape_text
 from torch_xla._src.graph.value import FLOAT_SLOT, Ref, Row, Slot, Spec
+from torch_xla._src.view import helpers
 
 _MARKERS = ("torch_xla::recompute_begin", "torch_xla::recompute_end")
 # Ops of this package that PyTorch has under another name.
 _MOVING = {
     "torch_xla::select": "torch.ops.aten.select_copy.int({0}, {1}, {2})",
     "torch_xla::slice": "torch.ops.aten.slice_copy.Tensor({0}, {1}, {2}, {2} + {3})",
-    "torch_xla::slice_scatter": "torch.ops.aten.slice_scatter.default({0}, {1}, {2}, {3}, {3} + {4})",
+    "torch_xla::slice_scatter": "torch.ops.aten.slice_scatter.default({0}, {1}, {2}, {3}, {3} + {1}.shape[{2}])",
 }
-# An op for which the CPU has no kernel, as a function of others.
-_LINEAR_BACKWARD = """
-
-def linear_backward(x, gradient, weight, mask):
-    rows = gradient.reshape(-1, gradient.shape[-1])
-    return [
-        gradient @ weight if mask[0] else None,
-        rows.t() @ x.reshape(-1, x.shape[-1]) if mask[1] else None,
-        rows.sum(0) if mask[2] else None,
-    ]
-"""
+_ATTENTION = "aten::_scaled_dot_product_fused_attention_overrideable"
+# Ops for which the CPU has no kernel: the function that is called, and those that it needs.
+_HELPERS: dict[str, list[Any]] = {
+    "aten::linear_backward": [helpers.linear_backward],
+    _ATTENTION: [helpers.attention, helpers.attend],
+    f"{_ATTENTION}_backward": [helpers.attention_backward, helpers.attend],
+    "torch_xla::rnn_layer": [helpers.rnn_layer, helpers.rnn_loop, helpers.rnn_cell],
+    "torch_xla::rnn_layer_backward": [helpers.rnn_layer_backward, helpers.rnn_loop, helpers.rnn_cell],
+}
 
 
 def text(rows: Sequence[Row], leaves: Sequence[Spec | None], roots: Sequence[int]) -> str:
     """The source of `program(leaves, floats=(), ints=(), device="cpu")`, which returns the list of outputs `roots`.
 
     leaves: Specs of the inputs, None for one that is not used. Numbers that are inputs of the program are taken from
-    `floats` and `ints`, in order. Ops that draw random numbers draw from PyTorch's generator of the device. Recurrent layers
-    and JAX functions are ops of this package, which run on device xla, in the process that recorded them.
+    `floats` and `ints`, in order. Ops that draw random numbers draw from PyTorch's generator of the device. JAX functions
+    are ops of this package, which run on device xla, in the process that recorded them.
     """
     writer = _Writer()
     body = [line for row in rows for line in writer.row(row)]
@@ -46,7 +46,8 @@ def text(rows: Sequence[Row], leaves: Sequence[Spec | None], roots: Sequence[int
     head = [
         "import torch",
         *(["from torch.utils._pytree import tree_leaves"] if "tree_leaves(" in used else []),
-        *([_LINEAR_BACKWARD] if " = linear_backward(" in used else ["", ""]),
+        *(f"\n\n{inspect.getsource(helper).rstrip()}" for helper in writer.helpers),
+        "\n",
         'def program(leaves, floats=(), ints=(), device="cpu"):',
         f'    """{len(leaves)} tensors, {writer.counts[0]} floats and {writer.counts[1]} integers give {len(roots)} tensors."""',
     ]
@@ -62,6 +63,7 @@ class _Writer:
 
     def __init__(self) -> None:
         self.counts = [0, 0]
+        self.helpers: dict[Any, None] = {}  # those that are called, in order
 
     def row(self, row: Row) -> list[str]:
         """The lines for one row."""
@@ -74,8 +76,9 @@ class _Writer:
             named = [*(n for n in named if not n.startswith("device=")), "device=device"]
         if name in _MOVING:
             call = _MOVING[name].format(*args)
-        elif name == "aten::linear_backward":
-            call = f"linear_backward({', '.join(args)})"
+        elif name in _HELPERS:
+            self.helpers.update(dict.fromkeys(_HELPERS[name]))
+            call = f"{_HELPERS[name][0].__name__}({', '.join([*args, *named])})"
         else:
             namespace, _, op = name.partition("::")
             call = f"torch.ops.{namespace}.{op}.{row.op._overloadname}({', '.join([*args, *named])})"
