@@ -211,3 +211,17 @@ for n in (2, 3, 4):
     assert len(done.stdout.split()) == 2
     assert "TORCH_XLA_MAX_COMPILES=2 does not allow another program to be compiled" in done.stderr
     assert "was [3], now [4]" in done.stderr
+
+
+def test_a_decorated_function_may_compile_so_much_at_each_call():
+    @limit_compiles(1)
+    def run(sizes):
+        return [float((torch.ones(n, device="xla") + n).sum()) for n in sizes]
+
+    assert run([301]) == [301 * 302]
+    assert run([302]) == [302 * 303]
+    with pytest.raises(CompileLimitError, match="limit_compiles"):
+        run([303, 304])
+    assert run([303]) == [303 * 304]
+    with pytest.raises(ValueError, match="not -1"):
+        why_compiled(-1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from torch import nn
@@ -12,7 +11,7 @@ from torch_xla._src import surface
 
 if TYPE_CHECKING:
     from torch_xla._src.compile.check import Check, CheckError
-    from torch_xla._src.compile.why import CompileLimitError, Explanations
+    from torch_xla._src.compile.why import CompileLimitError, Explanations, limit
     from torch_xla._src.time_report import TimeReport
 
 __all__ = [
@@ -112,18 +111,21 @@ def why_compiled(count: int | None = None) -> Explanations:
     """Why the last `count` programs of this process (all that are remembered, at most 100, if None) were compiled.
 
     A list, oldest first, that prints as text: for each program the line of user code and the op where its recording differs
-    first from the nearest one that was known, what was and is there, and what to do about it.
+    first from the nearest one that was known, what was and is there, and what to do about it. ValueError for what is no number.
     """
     from torch_xla._src.compile import why
 
+    if count is not None and (type(count) is not int or count < 0):
+        raise ValueError(f"the number of programs is an integer >= 0, not {count!r}")
     return why.Explanations(list(why.history)[-count if count else None :] if count != 0 else [])
 
 
-def limit_compiles(count: int) -> AbstractContextManager[None]:
-    """A context in which at most `count` programs are compiled. One more is a CompileLimitError that explains why it is needed.
+def limit_compiles(count: int) -> limit:
+    """A context, or a decorator, in which at most `count` programs are compiled. One more is a CompileLimitError.
 
-    It is raised before the program is compiled, and what is pending stays so: it runs once the block is left. The
-    environment variable `TORCH_XLA_MAX_COMPILES` limits a whole process in the same way. ValueError for what is no number.
+    The error explains why the program is needed. It is raised before that is compiled, and what is pending stays so: it runs
+    once the block is left. The environment variable `TORCH_XLA_MAX_COMPILES` limits a whole process in the same way.
+    ValueError for what is no number.
     """
     from torch_xla._src.compile import why
 

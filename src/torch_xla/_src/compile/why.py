@@ -9,6 +9,7 @@ what follows tends to follow from it.
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import os
 from collections import Counter, deque
@@ -272,13 +273,16 @@ def _check_limits(explanation: Explanation) -> None:
             one.left -= 1
 
 
-class limit:
-    """A context in which at most `count` programs are compiled; CompileLimitError, before compiling, for one more."""
+class limit(contextlib.ContextDecorator):
+    """A context, or a decorator, in which at most `count` programs are compiled; CompileLimitError instead of one more."""
 
     def __init__(self, count: int) -> None:
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
             raise ValueError(f"the number of programs that may be compiled is an integer >= 0, not {count!r}")
         self.count = count
+
+    def _recreate_cm(self) -> limit:
+        return limit(self.count)  # for each call of a decorated function, so that they may nest
 
     def __enter__(self) -> None:
         self._limit = Limit(self.count, f"limit_compiles({self.count})")
