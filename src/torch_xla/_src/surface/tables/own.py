@@ -30,4 +30,5 @@ new works report()
 
 # torch_xla.utils
 new works load_checkpoint(model, path, dtype=None, strict=True, device='xla')
+new works offload_optimizer_state(optimizer)
 """
