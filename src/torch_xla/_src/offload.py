@@ -43,9 +43,19 @@ def offload(optimizer: torch.optim.Optimizer) -> None:
             placement.move_to_host(tensor)
 
 
-def is_offloaded(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the state of this optimizer is kept in the host's memory."""
-    return optimizer in _offloaded
+def kept_on_host(optimizer: torch.optim.Optimizer) -> set[int]:
+    """Ids of the tensors of an optimizer's state that are in the host's memory between steps."""
+    if optimizer not in _offloaded:
+        return set()
+    return {id(x) for state in optimizer.state.values() for x in _placed(state).values()}
+
+
+def where(condition: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """`torch.where`, computed on the device, of tensors in the host's memory, as the result is."""
+    place = torch.ops.torch_xla.place
+    here: torch.Tensor = torch.where(condition, place(x, "device"), place(y, "device"))
+    placed: torch.Tensor = place(here, "host")
+    return placed
 
 
 def _placed(state: Any) -> dict[str, torch.Tensor]:
@@ -74,7 +84,10 @@ class _Hooks:
                 if used:
                     state[name] = here = torch.ops.torch_xla.place(tensor, "device")
                     self._here.append(here)
-                    self._host[id(here)] = tensor
+                    if not placement.is_view(
+                        tensor
+                    ):  # as deepcopy makes them: a write to it would be to all that it shows
+                        self._host[id(here)] = tensor
                 else:
                     self._host[id(tensor)] = tensor
 

@@ -51,6 +51,13 @@ def has_two_memories() -> bool:
     return False
 
 
+def is_view(x: torch.Tensor) -> bool:
+    """Whether a tensor shows another's storage."""
+    from torch_xla._src.graph.tensor import value_of
+
+    return value_of(x).base is not None
+
+
 def move_to_host(x: torch.Tensor) -> None:
     """Puts what a tensor holds into the host's memory now, if it has been computed."""
     from torch_xla._src.graph.tensor import value_of

@@ -41,13 +41,17 @@ def where(condition: Any, x: Any, y: Any) -> Any:
     return jax.device_put(jnp.where(condition, x, y), _SPACES[HOST])
 
 
+def is_host_buffer(buffer: jax.Array) -> bool:
+    """Whether a buffer is in the host's memory, where the device has one of its own."""
+    return buffer.sharding.memory_kind == _HOST_KIND
+
+
 def moved_to_host(buffer: jax.Array) -> jax.Array:
     """A copy of a buffer in the host's memory, or the buffer itself if it is there."""
-    sharding = buffer.sharding
-    if sharding.memory_kind == _HOST_KIND:
+    if is_host_buffer(buffer):
         return buffer
     with jax.enable_x64(True):
-        return jax.device_put(buffer, sharding.with_memory_kind(_HOST_KIND))
+        return jax.device_put(buffer, buffer.sharding.with_memory_kind(_HOST_KIND))
 
 
 @lowers("torch_xla.place")

@@ -16,7 +16,7 @@ new works donation_report(module=None)
 new works assert_donated(module=None)
 
 # torch_xla.debug.memory
-new works plan(tensor=None)
+new works plan(program=None)
 new works last()
 new works live()
 new works class MemoryPlan
