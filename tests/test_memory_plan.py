@@ -13,7 +13,7 @@ import torch_xla.debug.metrics as met
 from torch_xla._src.compile import donation
 from torch_xla._src.compile.program import bytes_needed
 from torch_xla._src.graph.recorder import RECORDER
-from torch_xla.debug import memory
+from torch_xla.debug import memory, program
 
 MEGABYTE = 1 << 20
 
@@ -139,3 +139,52 @@ def test_what_is_live_by_line_and_name():
     count = len(found)
     del made
     assert len(memory.live()) == count - 1
+
+
+def test_plans_of_programs_to_look_at():
+    model, optimizer, x = training()
+    torch_xla.sync()
+    with torch_xla.step():
+        step(model, optimizer, x)
+        view = program.pending()
+        rows, compiled = RECORDER.pending, met.counter_value("UncachedCompile")
+        shown = memory.plan(view)
+        assert (RECORDER.pending, met.counter_value("UncachedCompile")) == (rows, compiled)
+        pending = memory.plan()
+    assert memory.plan(program.compiled()[-1]) == memory.last() == pending
+    assert shown.aliased == 0 < pending.aliased
+    assert shown.peak > 0
+    assert memory.plan(view) == shown  # after it has been launched
+    for one in program.compiled():
+        assert memory.plan(one).known
+
+
+def test_plans_of_what_some_tensors_wait_for():
+    x = torch.zeros(MEGABYTE // 4, device="xla")
+    torch_xla.sync()
+    y, z = torch.sort(x).values, x.cumsum(0)
+    plan = memory.plan(program.pending(y))
+    assert plan.outputs == MEGABYTE
+    both = memory.plan(program.pending([y, z])).outputs
+    assert 2 * MEGABYTE <= both < 2 * MEGABYTE + 100  # a table of the outputs
+    assert memory.plan(y).outputs == both
+    del z
+
+
+def test_plans_of_nothing_and_of_other_things():
+    x = torch.ones(2, device="xla")
+    torch_xla.sync()
+    with pytest.raises(ValueError, match="nothing was pending"):
+        memory.plan(program.pending(x))
+    for wrong, said in ((3, "int"), (torch.ones(2), "cpu"), ([x], "list")):
+        with pytest.raises(TypeError, match=f"not {said}"):
+            memory.plan(wrong)
+
+
+def test_the_plan_of_a_program_over_padded_buffers():
+    for length in (5, 6, 7):
+        x = torch.ones(length).to("xla")
+        torch_xla.mark_dynamic(x, 0, min=1, max=8)
+        assert (x * 2).sum().item() == 2 * length
+    for one in program.compiled():
+        assert memory.plan(one).arguments >= 0

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
 
 import torch_xla
-from tests.tpu import ENVIRONMENT
+from tests.tpu import figures, needs_libtpu
 from torch_xla._src import placement
+from torch_xla.experimental.scan import scan
 from torch_xla.experimental.stablehlo_custom_call import place_to_device, place_to_host
 
 
@@ -49,16 +46,34 @@ def test_tensors_of_other_devices_are_refused():
             place_to_host(wrong)
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("libtpu") is None, reason="the TPU compiler is in libtpu, which is not installed"
-)
+@needs_libtpu
 def test_the_tpu_compiler_puts_them_into_the_hosts_memory():
     def measured(where):
-        run = [sys.executable, "-m", "tests.tpu", "offload", where]
-        text = subprocess.run(run, env=os.environ | ENVIRONMENT, capture_output=True, text=True, check=True).stdout
-        return [int(word) for word in text.split()[-3:]]
+        return figures("offload", where)
 
     _, host_bytes, named = measured("host")
     assert host_bytes >= 4096 * 4096 * 4
     assert named > 0
     assert measured("device")[1:] == [0, 0]
+
+
+@needs_libtpu
+def test_the_tpu_compiler_keeps_what_a_scan_offloads_in_the_hosts_memory():
+    temporaries, host_bytes, named = figures("scan", "offload")
+    assert host_bytes >= 8 * 2 * 4096 * 1024 * 4  # both products of eight layers
+    assert named > 0
+    on_device, *without = figures("scan", "dots")
+    assert without == [0, 0]
+    assert temporaries < on_device / 2
+
+
+def test_a_scan_that_offloads_says_once_that_there_is_one_memory(caplog, monkeypatch):
+    monkeypatch.setattr(placement, "_told", False)
+    weights = torch.ones(2, 3, 3).to("xla").requires_grad_()
+    with caplog.at_level(logging.WARNING, "torch_xla"):
+        for remat in ("dots", "offload", "offload"):
+            y, _ = scan(lambda x, w: ((x @ w).sin(), None), torch.ones(3, 3, device="xla"), weights, remat=remat)
+            y.sum().backward()
+            assert ("one memory" in caplog.text) == (remat == "offload")
+        place_to_host(y.detach())
+    assert caplog.text.count("one memory") == 1

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
+from torch_xla._src import placement
 from torch_xla._src.ops.dtypes import cast
 from torch_xla._src.ops.lower import DrawsNumbers
-from torch_xla._src.runtime import client
 from torch_xla._src.torch_function import call_with, of_function
 
 KEPT = {  # by name of a policy, what the backward pass finds kept of an iteration, beside the carry it began with
@@ -25,7 +25,8 @@ KEPT = {  # by name of a policy, what the backward pass finds kept of an iterati
 def scan(fn: Callable[..., Any], init: Any, xs: Any, remat: str | None = None) -> Any:
     """`lax.scan` of a torch function, whose iterations draw numbers of their own. remat: a policy of `KEPT`, or None."""
     # On CPU there is no other memory to put anything into.
-    policy = None if remat is None else KEPT["dots" if remat == "offload" and client.device_type() == "CPU" else remat]
+    kept_as = "dots" if remat == "offload" and not placement.has_two_memories() else remat
+    policy = None if kept_as is None else KEPT[kept_as]
 
     def make(body: Callable[..., Any]) -> Callable[..., Any]:
         def run(captured: Any, init: Any, xs: Any, seed: Any) -> Any:

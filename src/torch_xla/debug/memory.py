@@ -9,21 +9,33 @@ if TYPE_CHECKING:
 
     from torch_xla._src.compile.memory_plan import MemoryPlan
     from torch_xla._src.runtime.live import LiveTensors
+    from torch_xla._src.view.program import View
 
 __all__ = ["MemoryPlan", "last", "live", "plan"]
 
 
-def plan(tensor: torch.Tensor | None = None) -> MemoryPlan:
+def plan(program: View | torch.Tensor | None = None) -> MemoryPlan:
     """The memory of what is pending, which is compiled, not run: the launch that follows runs the same program.
 
-    tensor: one that is to be read next; only a large view makes a difference to the program. The result prints as a table.
+    program: one of `torch_xla.debug.program`, compiled, or pending: this is compiled as it is shown, without donation, each
+    time; or a tensor that is to be read next: only a large view makes a difference. The result prints as a table.
 
     ValueError if nothing is pending, RuntimeError if it does not compile as a whole, OutOfMemoryError if the compiler
-    refuses it. All stays pending.
+    refuses it, TypeError for anything else. All stays pending.
     """
-    from torch_xla._src.compile import memory_plan
+    import torch
 
-    return memory_plan.pending(tensor)
+    from torch_xla._src.compile import memory_plan
+    from torch_xla._src.view.program import View
+
+    if isinstance(program, View):
+        return memory_plan.of_view(program)
+    if program is not None and not (isinstance(program, torch.Tensor) and program.is_xla):
+        given = program.device if isinstance(program, torch.Tensor) else type(program).__name__
+        raise TypeError(
+            f"a plan is made of a program of torch_xla.debug.program, or of a tensor of device xla, not {given}"
+        )
+    return memory_plan.pending(program)
 
 
 def last() -> MemoryPlan:

@@ -1,4 +1,4 @@
-"""Names of PyTorch/XLA's `torch_xla.utils`, and `load_checkpoint`."""
+"""Names of PyTorch/XLA's `torch_xla.utils`, `load_checkpoint` and `offload_optimizer_state`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from torch_xla._src import surface
 
-__all__ = ["load_checkpoint"]
+__all__ = ["load_checkpoint", "offload_optimizer_state"]
 
 
 def load_checkpoint(
@@ -37,6 +37,22 @@ def load_checkpoint(
     from torch_xla._src import checkpoint_files
 
     return checkpoint_files.load(model, path, dtype, strict, device)
+
+
+def offload_optimizer_state(optimizer: torch.optim.Optimizer) -> None:
+    """Keeps an optimizer's state in the host's memory between steps: each step brings it to the device and takes it back.
+
+    Momenta, averages and what else has dims of an optimizer of torch.optim, or a subclass, on device xla; step counts stay
+    on the device. The copies are part of the step's program, and the tensors in `optimizer.state` the same objects as ever.
+    `state_dict()` and `load_state_dict()` work as without. To compute with a tensor of the state, bring it with
+    `place_to_device`. A copied or unpickled optimizer has lost this, as it loses all hooks: call it again.
+
+    On CPU, which has one memory, it does nothing, which is logged once. A second call does nothing. TypeError for what is no
+    optimizer, ValueError for one with `differentiable=True`. Source: https://docs.jax.dev/en/latest/notebooks/host-offloading.html
+    """
+    from torch_xla._src import offload
+
+    offload.offload(optimizer)
 
 
 __getattr__ = surface.missing(__name__)

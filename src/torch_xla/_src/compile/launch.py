@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torch_xla._src import eager
+from torch_xla._src import eager, placement
 from torch_xla._src.compile import analysis, causes, donation, poison, program_cache, shape_report, undo, why
 from torch_xla._src.compile.poison import CheckedRow
 from torch_xla._src.compile.program import Program, donatable
@@ -191,7 +191,12 @@ class Launch:
         # Note [Donation]: leaf_values are weak, so a leaf that is dead here is held by nobody but this launch.
         self.unheld = donation.unheld(self.leaf_values)
         dead = tuple([i for i in self.unheld if i not in kept and self._sole_owner(i)])
-        return dead, (numbers, dead, self.counts(), undo.key(self.replaced), bool(self.prior), compile_flags())
+        watched = bool(self.prior)
+        return dead, (numbers, dead, self.counts(), undo.key(self.replaced), watched, self.memories(), compile_flags())
+
+    def memories(self) -> tuple[str, ...] | None:
+        """The memory that each leaf is in, by its kind; None while all are in the device's."""
+        return tuple([b.sharding.memory_kind for b in self.buffers]) if placement.in_use else None
 
     def _program(self) -> Program:
         copied = [i for i, b in enumerate(self.buffers) if b is not self.leaf_buffers[i]] if self.prepared else ()

@@ -10,11 +10,12 @@ it is donated. XLA keeps less, since it fuses ops and orders them anew, so an es
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -22,6 +23,9 @@ from torch_xla._src.compile.plan import Use, refs_in, uses
 from torch_xla._src.compile.recovery import num_bytes
 from torch_xla._src.graph.value import Row
 from torch_xla._src.runtime import memory
+
+if TYPE_CHECKING:
+    from torch_xla._src.view.program import View
 
 _INPUTS = "(inputs)"
 _SHOWN = 20  # groups in a table or a picture; the rest is one
@@ -59,7 +63,7 @@ class MemoryPlan:
 
     By XLA: arguments; outputs; aliased (outputs written over donated arguments); temporaries; generated_code; peak, which is
     arguments + outputs + temporaries - aliased. limit: of the device. Estimated: `positions`, the ops in their order.
-    known: whether XLA gave figures; if not, they are 0.
+    known: whether XLA gave figures; if not, they are 0. host: what is in the memory of the host, and in no other figure.
     """
 
     arguments: int
@@ -69,6 +73,7 @@ class MemoryPlan:
     generated_code: int
     limit: int
     known: bool = True
+    host: int = 0
     positions: list[Position] = field(default_factory=list, repr=False)
 
     @property
@@ -99,6 +104,8 @@ class MemoryPlan:
         )  # fmt: skip
         lines = ["Memory of the program" + (", by XLA" if self.known else " (XLA gives no figures here)")]
         lines += [f"  {name:<20}{number:>18,}" for name, number in figures]
+        if self.host:
+            lines.append(f"  {'in host memory':<20}{self.host:>18,}")
         if not self.fits:
             lines.append(f"  It does not fit: {self.peak - self.limit:,} bytes too much.")
         if not self.positions:
@@ -154,7 +161,22 @@ class MemoryPlan:
 
 def of_program(program: Any) -> MemoryPlan:
     """The plan of a compiled program (`compile.program.Program`)."""
-    stats = program.executable.memory_analysis()
+    return _plan(program.executable, program.rows, program.live, program.donated)
+
+
+def of_view(view: View) -> MemoryPlan:
+    """The plan of a recording to look at; what is pending is compiled for it as it is shown, without donation."""
+    if view.program is not None:
+        return of_program(view.program)
+    roots = [root for root in view.roots if root >= 0]
+    if not roots:
+        raise ValueError("nothing was pending when this program was asked for: there is nothing to plan")
+    with _explained(view.recording):
+        return _plan(view.executable(), view.recording, roots, frozenset())
+
+
+def _plan(executable: Any, rows: Sequence[Row], live: Sequence[int], donated: frozenset[int]) -> MemoryPlan:
+    stats = executable.memory_analysis()
 
     def figure(name: str) -> int:
         return 0 if stats is None else int(getattr(stats, f"{name}_size_in_bytes"))
@@ -167,13 +189,13 @@ def of_program(program: Any) -> MemoryPlan:
         generated_code=figure("generated_code"),
         limit=memory.info()["bytes_limit"],
         known=stats is not None,
-        positions=estimate(program),
+        host=figure("host_argument") + figure("host_output") + figure("host_temp") - figure("host_alias"),
+        positions=estimate(rows, live, donated),
     )
 
 
-def estimate(program: Any) -> list[Position]:
-    """The ops of a program that are run, with what is held at each of them."""
-    rows, live = program.rows, program.live
+def estimate(rows: Sequence[Row], live: Sequence[int], donated: frozenset[int]) -> list[Position]:
+    """The ops that are run for the outputs `live`, with what is held at each of them. donated: leaves that are consumed."""
     used = [row for row, use in zip(rows, uses(rows, live), strict=True) if use is Use.RUN]
     owner = _owners(used)
     last = {owner[n]: len(used) for n in live if n in owner}
@@ -185,7 +207,7 @@ def estimate(program: Any) -> list[Position]:
     ends: dict[int, list[tuple[str, int]]] = {}
     for number, spec in enumerate(spec for row in rows for spec in row.leaves):
         held[_INPUTS] = held.get(_INPUTS, 0) + num_bytes(spec)
-        if number in program.donated:
+        if number in donated:
             ends.setdefault(last.get(-1 - number, 0), []).append((_INPUTS, num_bytes(spec)))
     found = []
     for position, row in enumerate(used):
@@ -194,9 +216,9 @@ def estimate(program: Any) -> list[Position]:
         if sizes:
             held[group] = held.get(group, 0) + sum(sizes)
         found.append(Position(str(row.op), row.line, group, dict(held), max(sizes, default=0)))
-        for number, spec in enumerate(row.outs, row.base):
-            if spec is not None and owner[number] == number:
-                ends.setdefault(max(position, last.get(number, position)), []).append((group, num_bytes(spec)))
+        for number, out in enumerate(row.outs, row.base):
+            if out is not None and owner[number] == number:
+                ends.setdefault(max(position, last.get(number, position)), []).append((group, num_bytes(out)))
         for name, size in ends.pop(position, ()):
             held[name] -= size
         held = {name: number for name, number in held.items() if number}
@@ -217,12 +239,24 @@ def _group(row: Row) -> str:
     return getattr(row, "module", "") or row.line or "(unknown)"
 
 
+@contextmanager
+def _explained(rows: Sequence[Row]) -> Iterator[None]:
+    """A block that compiles `rows`, with errors that say what was compiled."""
+    from torch_xla._src.compile.program import RowError
+    from torch_xla._src.compile.recovery import explain
+
+    try:
+        yield
+    except RowError as error:
+        raise RuntimeError(f"the recording does not compile as a whole, so it has no plan: {error}") from error
+    except Exception as error:
+        raise (explain(error, rows) if "RESOURCE_EXHAUSTED" in str(error) else error) from None
+
+
 def pending(wanted: torch.Tensor | None) -> MemoryPlan:
     """The plan of the program that the next launch will run; compiles it if it is new, and runs nothing."""
     from torch_xla._src.compile import donation
     from torch_xla._src.compile.launch import Launch
-    from torch_xla._src.compile.program import RowError
-    from torch_xla._src.compile.recovery import explain
     from torch_xla._src.graph.recorder import RECORDER
     from torch_xla._src.graph.tensor import value_of
 
@@ -239,11 +273,8 @@ def pending(wanted: torch.Tensor | None) -> MemoryPlan:
             )
         before = donation._last
         try:
-            return of_program(launch._choose())
-        except RowError as error:
-            raise RuntimeError(f"the recording does not compile as a whole, so it has no plan: {error}") from error
-        except Exception as error:
-            raise (explain(error, r.node.path()) if "RESOURCE_EXHAUSTED" in str(error) else error) from None
+            with _explained(r.node.path()):
+                return of_program(launch._choose())
         finally:
             donation._last = before
 

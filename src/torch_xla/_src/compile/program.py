@@ -16,6 +16,7 @@ from torch_xla._src.compile.plan import Region, Use, regions, uses
 from torch_xla._src.compile.poison import CheckedRow
 from torch_xla._src.graph import contents
 from torch_xla._src.graph.value import FLOAT_SLOT, INT_SLOT, Ref, Row, Slot, Spec
+from torch_xla._src.ops import placement
 from torch_xla._src.ops.dtypes import numpy_dtype
 from torch_xla._src.ops.lower import lower
 from torch_xla._src.ops.recompute import barrier
@@ -179,6 +180,7 @@ class Program:
         watched: bool,
         unused: frozenset[int] = frozenset(),
     ) -> None:
+        donated = reuse.within_memories(rows, live, donated, leaf_buffers)
         self.rows, self.live, self.donated, self.watched, self.counts = rows, live, donated, watched, counts
         self.checks: list[CheckedRow] = []
         self.undone: dict[int, undo.Place] = {}
@@ -248,6 +250,10 @@ class Program:
 
     def _compile(self, leaf_buffers: Sequence[Any], counts: tuple[int, int, int]) -> Any:
         def aval(buffer: Any) -> Any:
+            if placement.is_host_buffer(
+                buffer
+            ):  # a ShapeDtypeStruct is traced as in the device's memory, and donated to it
+                return buffer
             return jax.ShapeDtypeStruct(buffer.shape, buffer.dtype, sharding=buffer.sharding)
 
         disk_cache.enable()

@@ -6,6 +6,10 @@ parameter comes to stand in the buffer of the old one matters: where XLA is told
 to be read there has to be copied first, and a training step copies every parameter and every state of the optimizer. So
 a program takes donated leaves and returns outputs in an order in which first to first is each to its own: the output
 that a chain of in-place ops made of the leaf.
+
+Note [Donation between memories]
+Where JAX finds no output for a donated buffer, XLA does, if need be in another memory; the runtime ends the process then.
+So a program that has to do with the host's memory is given only buffers whose own output, as above, is in their memory.
 """
 
 from __future__ import annotations
@@ -16,7 +20,11 @@ from typing import Any
 
 import torch
 
+from torch_xla._src.compile.plan import refs_in
 from torch_xla._src.graph.value import Ref, Row
+from torch_xla._src.ops.placement import HOST, is_host_buffer
+
+_PLACE = "torch_xla::place"
 
 
 @cache
@@ -62,6 +70,26 @@ def _pairs(rows: Sequence[Row], live: Sequence[int], donated: frozenset[int]) ->
         if leaf in donated and leaf not in found and made is not None and made[:2] == leaves[leaf][:2]:
             found[leaf] = position
     return found
+
+
+def within_memories(
+    rows: Sequence[Row], live: Sequence[int], donated: frozenset[int], buffers: Sequence[Any]
+) -> frozenset[int]:
+    """Those of `donated` whose buffers no output in another memory is given. See Note [Donation between memories]."""
+    hosts = {i for i, buffer in enumerate(buffers) if is_host_buffer(buffer)}
+    if not donated or not (hosts or any(row.op._schema.name == _PLACE for row in rows)):
+        return donated
+    on_host = {-1 - i for i in hosts}
+    for row in rows:
+        if row.op._schema.name == _PLACE:
+            here = row.args[1] == HOST
+        else:  # what is computed of tensors in the host's memory is there, if it can be computed at all
+            read = row.args[1:2] if row.op._schema.name == "aten::copy" else (row.args, row.kwargs)
+            here = any(int(ref) in on_host for ref in refs_in(read))
+        if here:
+            on_host.update(range(row.base, row.base + len(row.outs)))
+    paired = _pairs(rows, live, donated)
+    return frozenset(i for i, position in paired.items() if (i in hosts) == (live[position] in on_host))
 
 
 def order(rows: Sequence[Row], live: Sequence[int], donated: frozenset[int]) -> tuple[list[int], list[int]]:

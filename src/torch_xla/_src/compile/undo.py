@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
 
+from torch_xla._src.ops import placement
+
 if TYPE_CHECKING:
     from torch_xla._src.compile.program import Inputs
 
@@ -82,7 +84,7 @@ def _settled(number: int, inputs: Inputs, replaced: Replaced) -> tuple[Any, Plac
         count = counts.get(chain[position], 0)
         if position and count == counts.get(chain[position - 1], 0):
             continue  # the next selection undoes this write, too
-        value = jnp.where(any_failed(inputs, count), value, inputs.outs[chain[position]])
+        value = placement.where(any_failed(inputs, count), value, inputs.outs[chain[position]])
     return value, Place(None, num_checks)
 
 

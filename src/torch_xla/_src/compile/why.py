@@ -152,7 +152,7 @@ def _key(launch: Launch, live: Sequence[int], donated: Iterable[int]) -> tuple[A
     from torch_xla._src.compile.launch import compile_flags
 
     prior, checks = bool(launch.prior), bool(launch.replaced)
-    return tuple(live), frozenset(donated), launch.counts(), compile_flags(), prior, checks
+    return tuple(live), frozenset(donated), launch.counts(), compile_flags(), launch.memories(), prior, checks
 
 
 def _difference(launch: Launch, new: _Known) -> tuple[Difference, int]:
@@ -180,14 +180,17 @@ def _likeness(old: _Known, new: _Known) -> float:
 
 
 def _in_key(launch: Launch, old: _Known, new: _Known) -> Difference:
-    (was_live, was_donated, was_counts, was_flags, *was_checks) = old.key
-    (live, donated, counts, flags, *checks) = new.key
+    (was_live, was_donated, was_counts, was_flags, was_memories, *was_checks) = old.key
+    (live, donated, counts, flags, memories, *checks) = new.key
     if counts != was_counts and (found := _relaxed(new.rows)):
         return found
     if live != was_live:
         return _outputs(launch, new.rows, was_live, live)
     if flags != was_flags:
         return Difference(Kind.SETTING, "", "", f"the precision of products was {was_flags}, now {flags}")
+    if memories != was_memories:
+        text = "an input has moved between the memory of the host and that of the device"
+        return Difference(Kind.SETTING, "", "", text)
     if checks != was_checks:
         text = "whether an index is in range is now known only on the device, so writes have to be undone if one is not"
         return Difference(Kind.SETTING, "", "", text)

@@ -67,6 +67,7 @@ def _step_fused(optimizer: Any, found_inf: torch.Tensor, args: Any, kwargs: Any)
 
 
 def _step_selected(optimizer: Any, found_inf: torch.Tensor, args: Any, kwargs: Any) -> Any:
+    from torch_xla._src import offload
     from torch_xla._src.graph.tensor import snapshot
 
     written = [p for _, p in _trained(optimizer)]
@@ -75,8 +76,9 @@ def _step_selected(optimizer: Any, found_inf: torch.Tensor, args: Any, kwargs: A
     with optim.without_cut(), torch.no_grad():
         result = optimizer.step(*args, **kwargs)
         skipped = found_inf != 0
+        on_host = offload.kept_on_host(optimizer)
         for x, old in zip(written, before, strict=True):
-            x.copy_(torch.where(skipped, old, x))
+            x.copy_((offload.where if id(x) in on_host else torch.where)(skipped, old, x))
     return result
 
 

@@ -27,7 +27,8 @@ from torch_xla._src.view import cost, page, python
 class View:
     """One recording, as far as its outputs need it. Prints as a table: result, op, shapes, module path, user line.
 
-    rows: the ops. leaves: Specs of the inputs. roots: the outputs. program: what it was compiled to, None if it is pending.
+    rows: the ops. recording: these, and those that are not needed. leaves: Specs of the inputs. roots: the outputs.
+    program: what it was compiled to, None if it is pending.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class View:
         counts: tuple[int, int, int],
         program: Program | None,
     ) -> None:
-        self._all, self.leaves, self.roots, self.counts, self.program = (
+        self.recording, self.leaves, self.roots, self.counts, self.program = (
             list(rows),
             list(leaves),
             list(roots),
@@ -68,19 +69,19 @@ class View:
 
     def _numbered(self) -> list[Row]:
         """The rows that are run. Those that are not may hold numbers that are inputs; these are counted by position."""
-        skipped = [row for row in self._all if row not in self.rows]
-        return self._all if any(_has_slot((row.args, row.kwargs)) for row in skipped) else self.rows
+        skipped = [row for row in self.recording if row not in self.rows]
+        return self.recording if any(_has_slot((row.args, row.kwargs)) for row in skipped) else self.rows
 
     def dot(self) -> str:
         """The graph in the language of graphviz."""
-        return Graph(self._all, self.leaves, self.roots).dot()
+        return Graph(self.recording, self.leaves, self.roots).dot()
 
     def lowered(self) -> Any:
         """jax.stages.Lowered of the recording, without donation and checks."""
         if self._lowered is None:
             sharding = jax.sharding.SingleDeviceSharding(client.default_device())
             avals = [jax.ShapeDtypeStruct(s.shape, numpy_dtype(s.dtype), sharding=sharding) for s in self.leaves]
-            self._lowered = inspect.lowered(self._all, avals, self.roots, self.counts)
+            self._lowered = inspect.lowered(self.recording, avals, self.roots, self.counts)
         return self._lowered
 
     def stablehlo(self) -> str:
@@ -92,9 +93,10 @@ class View:
 
         That of the program that runs; what is pending is compiled for this, without donation, and not kept.
         """
-        return str(self._executable().as_text())
+        return str(self.executable().as_text())
 
-    def _executable(self) -> Any:
+    def executable(self) -> Any:
+        """jax.stages.Compiled of the recording: that which runs; of what is pending, one compiled for this, and not kept."""
         return self.program.executable if self.program is not None else self.lowered().compile()
 
     def cost(self) -> cost.Module:
@@ -103,7 +105,7 @@ class View:
 
     def compiler_cost(self) -> dict[str, float]:
         """What the compiler says of the whole: "flops" and "bytes accessed", if it says anything."""
-        found = self._executable().cost_analysis()
+        found = self.executable().cost_analysis()
         found = found[0] if isinstance(found, (list, tuple)) else found
         return {name: float(found[name]) for name in ("flops", "bytes accessed") if found and name in found}
 

@@ -16,7 +16,7 @@ new works donation_report(module=None)
 new works assert_donated(module=None)
 
 # torch_xla.debug.memory
-new works plan(tensor=None)
+new works plan(program=None)
 new works last()
 new works live()
 new works class MemoryPlan
@@ -30,4 +30,5 @@ new works report()
 
 # torch_xla.utils
 new works load_checkpoint(model, path, dtype=None, strict=True, device='xla')
+new works offload_optimizer_state(optimizer)
 """
