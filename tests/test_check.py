@@ -228,3 +228,13 @@ def test_nested_and_left():
     with debug.check(nonfinite=False), pytest.raises(debug.CheckError):
         debug.check(_nan)
     _nan().item()  # outside, nothing is checked
+
+
+def test_slices_and_selections_are_compared_too():
+    x = torch.arange(12.0).view(3, 4).to("xla")
+    with debug.check() as found:
+        y = x.clone()
+        y[1:, 2] += x[0, 1:3]
+        assert y.tolist() == [[0, 1, 2, 3], [4, 5, 7, 7], [8, 9, 12, 11]]
+    assert found.num_rows
+    assert not found.notes

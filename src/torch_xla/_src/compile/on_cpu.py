@@ -14,6 +14,7 @@ from torch_xla._src.compile.plan import refs_in
 from torch_xla._src.compile.program import Inputs, slots_in
 from torch_xla._src.graph.value import FLOAT_SLOT, Ref, Row, Slot
 from torch_xla._src.runtime import client, precision, transfer
+from torch_xla._src.view import helpers
 
 _EMPTY = ("empty", "new_empty", "empty_like", "empty_strided")
 # Ops whose results are not determined: signs and phases of factors, which of equal elements is found.
@@ -21,6 +22,8 @@ _AMBIGUOUS = (
     "topk", "sort", "kthvalue", "mode", "median", "nanmedian", "_linalg_svd", "_linalg_eigh", "linalg_qr", "geqrf",
     "linalg_eig", "_linalg_eigvals",
 )  # fmt: skip
+
+_ON_CPU_TOO = ("slice", "select", "slice_scatter")  # ops of this package that have a kernel there
 
 
 class Given(Inputs):
@@ -187,7 +190,7 @@ def _no_reference(row: Row) -> str | None:
     namespace, _, name = name_of(row).partition("::")
     if row.random:
         return "it draws random numbers, and the CPU draws others"
-    if namespace != "aten":
+    if namespace != "aten" and name not in _ON_CPU_TOO:
         return "the CPU has no kernel for it"
     if has_no_contents(row):
         return "it has no contents yet"
@@ -212,13 +215,6 @@ def _call(row: Row, held: Callable[[int], Any], numbers: Sequence[Any]) -> Any:
         return _WITHOUT_KERNEL.get(row.op, row.op)(*args, **kwargs)
 
 
-def _linear_backward(x: Any, gradient: Any, weight: Any, mask: Sequence[bool]) -> tuple[Any, ...]:
-    rows = gradient.reshape(-1, gradient.shape[-1])
-    return (
-        gradient @ weight if mask[0] else None,
-        rows.t() @ x.reshape(-1, x.shape[-1]) if mask[1] else None,
-        rows.sum(0) if mask[2] else None,
-    )
-
-
-_WITHOUT_KERNEL = {torch.ops.aten.linear_backward.default: _linear_backward}  # on the CPU, autograd has others for it
+_WITHOUT_KERNEL = {
+    torch.ops.aten.linear_backward.default: helpers.linear_backward
+}  # on the CPU, autograd has others for it
