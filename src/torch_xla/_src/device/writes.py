@@ -26,7 +26,7 @@ from torch.autograd.graph import increment_version
 
 from torch_xla._src.device.aliasing import is_alone
 from torch_xla._src.graph.recorder import RECORDER
-from torch_xla._src.graph.tensor import XlaTensor, inner_of, inner_of_value
+from torch_xla._src.graph.tensor import XlaTensor, inner_like, inner_of, inner_of_value
 from torch_xla._src.graph.value import Value, is_dense
 
 _aten = torch.ops.aten
@@ -229,6 +229,8 @@ def _write(target: Any, result: Any, exact: bool = False, resize: bool = False) 
     if target.shape != result.shape and not (alone and result.numel() >= target.numel()):
         target.resize_(result.shape)
     old = () if traced else _with_base(target)
+    if not traced and torch.is_inference_mode_enabled():
+        result = inner_like(inner_of(target), result.value)
     torch._functionalize_replace(target, result)
     torch._functionalize_commit_update(target)
     torch._functionalize_sync(target)

@@ -16,7 +16,7 @@ from torch_xla._src.graph import checks, contents, lengths
 from torch_xla._src.graph import tensor as tensors
 from torch_xla._src.graph.opinfo import host_leaf, op_info
 from torch_xla._src.graph.recorder import RECORDER
-from torch_xla._src.graph.tensor import DEVICE, XlaTensor, check_device, inner_of_value, value_of
+from torch_xla._src.graph.tensor import DEVICE, XlaTensor, check_device, inner_like, inner_of_value, value_of
 from torch_xla._src.graph.value import Spec, Value
 from torch_xla._src.runtime import live, metrics, rng, transfer
 
@@ -101,12 +101,19 @@ def _is_composite(op: Any) -> bool:
 
 
 def _record_composite(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Records a composite op as one row, or as its parts if sizes may vary: Note [Varying lengths] is about those.
+    """Records a composite op that has a lowering as one row; else, or if sizes may vary, as its parts.
 
     Autograd takes composite ops apart before they come here, so this is about inference_mode.
     """
-    if not lengths.in_use:
+    from torch_xla._src.ops.registry import lookup
+
+    if not lengths.in_use and lookup(op) is not None:
         return (_record_random if op_info(op).random else _record)(op, args, kwargs)
+    return _record_parts(op, args, kwargs)
+
+
+@handles(aten.isclose.default)  # whose decomposition for tracing writes in place
+def _record_parts(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     include = torch._C.DispatchKeySet(torch._C.DispatchKey.BackendSelect)
     autocast = torch._C.DispatchKeySet(torch._C._dispatch_key_parse("AutocastXLA"))  # it has done its part
     # Views of tensors that inference_mode did not make have to be made outside of it.
@@ -129,7 +136,7 @@ def _value(x: Any) -> Any:
 
 @handles(aten.detach_copy.default, aten.alias_copy.default, aten.detach.default, aten.alias.default)
 def _alias(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    return inner_of_value(args[0].value)
+    return inner_like(args[0], args[0].value)
 
 
 @handles(aten.lift_fresh.default, aten.lift_fresh_copy.default, aten.lift.default)
@@ -236,10 +243,17 @@ def _copy_into(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     return target.copy_(download(source))  # a host tensor takes the contents of one on the device
 
 
-@handles(aten._local_scalar_dense.default)
+@handles(aten._local_scalar_dense.default, aten.item.default)  # under inference_mode the latter comes as it is
 def _item(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     metrics.count("aten::_local_scalar_dense")
     return download(args[0]).item()
+
+
+@handles(aten.is_nonzero.default)
+def _is_nonzero(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    if args[0].numel() != 1:
+        return bool(aten.is_nonzero(torch.empty(args[0].shape)))  # raises what PyTorch raises
+    return bool(_item(op, args, kwargs))
 
 
 @handles(aten.equal.default)

@@ -49,13 +49,18 @@ from torch_xla._src import eager
 from torch_xla._src.compile import poison
 from torch_xla._src.graph import contents, lengths, origins, usage
 from torch_xla._src.graph.opinfo import OnlyOnCpu, OpInfo, op_info
-from torch_xla._src.graph.tensor import XlaTensor, inner_of_value
+from torch_xla._src.graph.tensor import XlaTensor, inner_like, inner_of_value
 from torch_xla._src.graph.value import FLOAT_SLOT, INT_SLOT, UNSET, Ref, Row, Slot, Spec, Value, ValueRef
 from torch_xla._src.runtime import client, frames, rng
 
 MAX_ROWS = 10_000  # a recording is cut here whatever happens, so that a loop without a cut point cannot grow for ever
 _EARLIER = 3  # recordings, beside the last, in which the forward rows of a backward pass are looked for
 _EMPTY = torch.ops.aten.empty.memory_format
+_SCATTERS = {  # by which functionalization writes what was written to a view to what it is a view of
+    torch.ops.torch_xla.slice_scatter.default, torch.ops.aten.slice_scatter.default,
+    torch.ops.aten.select_scatter.default, torch.ops.aten.diagonal_scatter.default,
+    torch.ops.aten.as_strided_scatter.default,
+}  # fmt: skip
 _INT64 = range(-(2**63), 2**63)
 
 
@@ -139,7 +144,7 @@ class Recorder:
             mark = (self.node, len(self.values), len(self.leaf_specs), len(self.floats), len(self.ints), len(self.keys))
             try:
                 row = self._row_of(op, args, kwargs)
-                outs = self._tensors(row, self._emit(row, args))
+                outs = self._tensors(row, self._emit(row, args), args)
             except BaseException as error:
                 self._rewind(*mark)
                 return self._retry(error, op, args, kwargs)
@@ -351,7 +356,11 @@ class Recorder:
         return outs
 
     @staticmethod
-    def _tensors(row: Row, values: list[Any]) -> Any:
+    def _tensors(row: Row, values: list[Any], args: Sequence[Any]) -> Any:
+        # Note [Inference tensors]
+        if torch.is_inference_mode_enabled() and (row.view is not None or row.op in _SCATTERS):
+            views = [inner_like(args[0], value) for value in values]
+            return views[0] if row.rebuild is None else row.rebuild(views)
         if row.rebuild is None:
             return inner_of_value(values[0])
         return row.rebuild([None if value is None else inner_of_value(value) for value in values])

@@ -9,7 +9,7 @@ import torch
 
 from torch_xla._src.graph.dispatch import aten, dispatch, handles
 from torch_xla._src.graph.recorder import RECORDER
-from torch_xla._src.graph.tensor import XlaTensor, inner_of_value
+from torch_xla._src.graph.tensor import XlaTensor, inner_like
 from torch_xla._src.ops import dynamic_slice as _defines_the_ops  # noqa: F401  (for its effect on torch.ops)
 
 
@@ -35,7 +35,7 @@ def _slice(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     dim %= x.ndim
     start, length = _bounds(x.shape[dim], start, end)
     if length == x.shape[dim]:
-        return inner_of_value(x.value)
+        return inner_like(x, x.value)
     return RECORDER.record(torch.ops.torch_xla.slice.default, [x, dim, start, length], {})
 
 

@@ -64,6 +64,19 @@ def inner_of_value(value: Value) -> XlaTensor:
     return tensor
 
 
+def inner_like(source: XlaTensor, value: Value) -> XlaTensor:
+    """A new inner tensor for a view of `source`: an inference tensor if and only if that is one.
+
+    Note [Inference tensors]
+    Under inference_mode views of a tensor that was made outside are no inference tensors, and what is written to it stays
+    none: PyTorch gives both a version counter, which an inference tensor cannot have.
+    """
+    if torch.is_inference_mode_enabled() and not source.is_inference():
+        with torch.inference_mode(False):
+            return inner_of_value(value)
+    return inner_of_value(value)
+
+
 def as_user(inner: torch.Tensor) -> torch.Tensor:
     """What a kernel returns: the functional tensor, or the bare one while functionalization is already running."""
     return inner if _excluded(_FUNCTIONALIZE) else torch._to_functional_tensor(inner)
