@@ -347,3 +347,18 @@ def test_what_is_yet_to_be_computed_is_no_donor():
     assert x.tolist() == [2.0] * 3
     with pytest.raises(TypeError, match="expected a tensor on device xla"):
         donors.set_buffer_donation(torch.ones(3), True)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_cache_that_is_written_through_views_is_held_once(mode):
+    gc.collect()
+    before = memory.live_bytes()
+    cache, position = torch.zeros(2, 4, 1000).to("xla"), torch.zeros(1, dtype=torch.int64).to("xla")
+    for _ in range(3):
+        with mode():
+            for layer in range(2):
+                cache[layer].index_copy_(0, position, torch.ones(1, 1000, device="xla"))
+            position.add_(1)
+        torch_xla.sync(wait=True)
+        assert memory.live_bytes() - before <= cache.numel() * 4 + 64
+    assert cache.sum().item() == 2 * 3 * 1000
