@@ -117,6 +117,25 @@ def test_what_jax_has_kept_is_not_kept_once_more(tmp_path: Path) -> None:
     assert hits > 0
 
 
+LINALG = """
+import torch, torch_xla
+import torch_xla.debug.metrics as met
+
+x = torch.tensor([[4.0, 1.0], [1.0, 3.0]]).to("xla")
+results = [
+    torch.linalg.cholesky(x), torch.linalg.eigh(x)[0], torch.linalg.svd(x)[1], torch.linalg.qr(x)[1].abs(),
+    torch.linalg.lu(x)[2], torch.linalg.inv(x), torch.linalg.solve(x, x), torch.linalg.det(x), torch.linalg.eigvals(x).real,
+]
+print(([round(r.sum().item(), 4) for r in results], met.counter_value("PersistentCacheHit") or 0))
+"""
+
+
+def test_a_second_process_finds_the_libraries_that_a_program_calls(tmp_path: Path) -> None:
+    first, second = (ast.literal_eval(run_script(LINALG, tmp_path)) for _ in range(2))
+    assert first[0] == second[0]
+    assert second[1] >= len(first[0])
+
+
 def test_fingerprints_tell_apart_arguments() -> None:
     nan = float("nan")
     arguments = [1, 1.0, True, "1", 0.0, -0.0, nan, 1j, None, (1,), [1], (), [], Ref(1), Ref(-1), FLOAT_SLOT, INT_SLOT]

@@ -25,6 +25,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
 from jax.experimental.serialize_executable import deserialize_and_load, serialize
 
 from torch_xla._src import environment
@@ -32,6 +35,7 @@ from torch_xla._src.runtime import metrics
 
 _RECORDING = "recording-"  # begins the keys of programs that are kept by their recordings
 _SUFFIX = ".program"
+_LIBRARIES = (b"lapack", b"solver", b"blas")  # what calls of libraries have in their names
 _DIGEST = hashlib.sha256().digest_size
 
 
@@ -167,6 +171,8 @@ def load(fingerprint: str, num_inputs: tuple[int, int, int], num_live: int, devi
     try:
         payload, checks, undone = pickle.loads(zlib.decompress(data))
         given, kept, watched = num_inputs
+        if any(name in payload for name in _LIBRARIES):
+            _find_libraries(device)
         inputs = jax.tree.structure((([0] * given, [0] * kept, 0, 0, 0, [0] * watched), {}))
         outputs = jax.tree.structure([0] * (num_live + 2 * bool(checks)))
         executable = deserialize_and_load(payload, inputs, outputs, backend=device.client, execution_devices=[device])
@@ -174,6 +180,17 @@ def load(fingerprint: str, num_inputs: tuple[int, int, int], num_live: int, devi
         metrics.count("PersistentCacheDeserializeFailure")
         return None
     return Kept(executable, checks, undone)
+
+
+@cache
+def _find_libraries(device: Any) -> None:
+    """Has JAX look up the functions of LAPACK and its like, which it does when it lowers a call of one.
+
+    A program that was loaded without a lowering calls them all the same, and an address that is not there ends the process.
+    """
+    matrix = jax.ShapeDtypeStruct((2, 2), np.float32, sharding=jax.sharding.SingleDeviceSharding(device))
+    for function in (jnp.linalg.cholesky, jnp.linalg.qr, jnp.linalg.eigh, jnp.linalg.svd, lax.linalg.lu):
+        jax.jit(function).lower(matrix)
 
 
 def keep(fingerprint: str, program: Kept) -> None:
