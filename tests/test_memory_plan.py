@@ -188,3 +188,11 @@ def test_the_plan_of_a_program_over_padded_buffers():
         assert (x * 2).sum().item() == 2 * length
     for one in program.compiled():
         assert memory.plan(one).arguments >= 0
+
+
+def test_the_plan_of_a_program_with_empty_tensors():
+    empty = torch.ones(2, 0, device="xla") + torch.ones(1, 0, device="xla")
+    y = torch.cat([empty.sum(0), torch.ones(3, device="xla")])
+    assert memory.plan().known
+    assert y.tolist() == [1, 1, 1]
+    assert memory.plan(program.compiled()[-1]).known

@@ -220,7 +220,7 @@ def estimate(rows: Sequence[Row], live: Sequence[int], donated: frozenset[int]) 
             if out is not None and owner[number] == number:
                 ends.setdefault(max(position, last.get(number, position)), []).append((group, num_bytes(out)))
         for name, size in ends.pop(position, ()):
-            held[name] -= size
+            held[name] = held.get(name, 0) - size  # a group that holds empty tensors alone is not listed
         held = {name: number for name, number in held.items() if number}
     return found
 
