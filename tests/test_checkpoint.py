@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
-import os
-import subprocess
-import sys
 import warnings
 
 import pytest
@@ -19,7 +15,7 @@ import torch_xla
 import torch_xla.debug.metrics as met
 import torch_xla.utils.checkpoint as xla_checkpoint
 from tests.models import CHECKPOINTS, Gpt, checkpointed
-from tests.tpu import ENVIRONMENT
+from tests.tpu import figures, needs_libtpu
 from torch_xla._src.compile import program_cache
 from torch_xla._src.device.checkpoint import checkpoint_module
 from torch_xla._src.graph.recorder import RECORDER
@@ -289,13 +285,9 @@ def test_operations_are_counted_as_matrix_products():
     assert counter.get_total_flops() == 2 * 4 * 8 * 16
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("libtpu") is None, reason="the TPU compiler is in libtpu, which is not installed"
-)
+@needs_libtpu
 def test_temporaries_fall_on_tpu():
     def measured(kind):
-        run = [sys.executable, "-m", "tests.tpu", kind]
-        text = subprocess.run(run, env=os.environ | ENVIRONMENT, capture_output=True, text=True, check=True).stdout
-        return int(text.split()[-1])
+        return figures(kind)[-1]
 
     assert measured("plain") >= 4 * measured("not reentrant")

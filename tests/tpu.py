@@ -29,9 +29,8 @@ ENVIRONMENT = {
 }
 
 
-needs_libtpu = pytest.mark.skipif(
-    importlib.util.find_spec("libtpu") is None, reason="the TPU compiler is in libtpu, which is not installed"
-)
+_HAS_LIBTPU = importlib.util.find_spec("libtpu") is not None
+needs_libtpu = pytest.mark.skipif(not _HAS_LIBTPU, reason="the TPU compiler is in libtpu, which is not installed")
 
 
 def figures(*arguments: str) -> list[int]:

@@ -84,9 +84,8 @@ class _Hooks:
                 if used:
                     state[name] = here = torch.ops.torch_xla.place(tensor, "device")
                     self._here.append(here)
-                    if not placement.is_view(
-                        tensor
-                    ):  # as deepcopy makes them: a write to it would be to all that it shows
+                    # deepcopy makes views, and a write to one would be to all that it shows.
+                    if not placement.is_view(tensor):
                         self._host[id(here)] = tensor
                 else:
                     self._host[id(tensor)] = tensor

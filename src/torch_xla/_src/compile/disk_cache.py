@@ -8,6 +8,11 @@ Note [Files of the disk cache]
 JAX writes an entry in place: another process may read half of it, and after a crash the half stays, since an entry that
 is there is never written again. So the files are ours: written beside their place, moved there in one step, and read
 with a checksum; one that fails it is removed, and the program is compiled and kept again.
+
+Note [Loaded programs are not kept]
+On CPU an executable that was loaded from a file has let go of its machine code: written to a file again, it loads, and
+misses its functions when it runs. So what JAX compiles to be kept by its recording (`compiling_to_keep`) must not come out
+of JAX's own entries, where another release of this package may have left the same lowered program.
 """
 
 from __future__ import annotations

@@ -215,6 +215,5 @@ def _call(row: Row, held: Callable[[int], Any], numbers: Sequence[Any]) -> Any:
         return _WITHOUT_KERNEL.get(row.op, row.op)(*args, **kwargs)
 
 
-_WITHOUT_KERNEL = {
-    torch.ops.aten.linear_backward.default: helpers.linear_backward
-}  # on the CPU, autograd has others for it
+# On the CPU, autograd has others for it.
+_WITHOUT_KERNEL = {torch.ops.aten.linear_backward.default: helpers.linear_backward}

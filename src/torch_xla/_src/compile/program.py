@@ -25,8 +25,6 @@ from torch_xla._src.ops.update import to_a_view
 from torch_xla._src.runtime import client, precision
 
 KEY_IMPLEMENTATION = "threefry2x32"  # reproducible on every device, and independent of sharding
-
-
 _CONSTANT = re.compile("empty|zeros|ones|full|_like")  # results that depend on no number
 
 
@@ -250,9 +248,8 @@ class Program:
 
     def _compile(self, leaf_buffers: Sequence[Any], counts: tuple[int, int, int]) -> Any:
         def aval(buffer: Any) -> Any:
-            if placement.is_host_buffer(
-                buffer
-            ):  # a ShapeDtypeStruct is traced as in the device's memory, and donated to it
+            # A ShapeDtypeStruct is traced as in the device's memory, and donated to it.
+            if placement.is_host_buffer(buffer):
                 return buffer
             return jax.ShapeDtypeStruct(buffer.shape, buffer.dtype, sharding=buffer.sharding)
 

@@ -86,9 +86,8 @@ def move(data: Any, target: Any, chosen: dict[int, Any] | None = None) -> Any:
     def to_device(x: torch.Tensor) -> torch.Tensor:
         storage = x.untyped_storage()
         device = target if chosen is None else chosen.get(storage.data_ptr(), x.device)
-        if (
-            storage.data_ptr() not in shared or x.is_neg() or x.is_conj() or device == x.device
-        ):  # a bit: the storage holds others
+        negated = x.is_neg() or x.is_conj()  # the storage holds other numbers
+        if storage.data_ptr() not in shared or negated or device == x.device:
             return x.detach().to(device)
         if storage.data_ptr() not in copies:
             copies[storage.data_ptr()] = torch.empty(0, dtype=x.dtype).set_(storage).to(device)

@@ -234,7 +234,7 @@ def _write(target: Any, result: Any, exact: bool = False, resize: bool = False) 
     torch._functionalize_replace(target, result)
     torch._functionalize_commit_update(target)
     torch._functionalize_sync(target)
-    if target._is_view() and (viewed := target._base) is not None and _is_functional(viewed):
+    if not traced and target._is_view() and (viewed := target._base) is not None and _is_functional(viewed):
         # Else its wrapper would keep what it held before, and the buffer of that, until somebody reads it: a cache that is
         # only written through views would take its memory twice.
         torch._functionalize_sync(viewed)

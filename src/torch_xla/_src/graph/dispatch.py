@@ -252,7 +252,7 @@ def _item(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 @handles(aten.is_nonzero.default)
 def _is_nonzero(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     if args[0].numel() != 1:
-        return bool(aten.is_nonzero(torch.empty(args[0].shape)))  # raises what PyTorch raises
+        return bool(aten.is_nonzero(torch.empty(min(args[0].numel(), 2))))  # raises what PyTorch raises
     return bool(_item(op, args, kwargs))
 
 
